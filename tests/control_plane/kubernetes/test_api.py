@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
 
 _NOBODY = "https://127.0.0.1:1"
+_PROGRAM = "the program that KUBECONFIG names for credentials"
 
 
 def kubeconfig(folder: Path, *command: str) -> str:
@@ -28,20 +30,24 @@ def kubeconfig(folder: Path, *command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "timeout", "message"),
     [
-        (("echo", "hello"), "can't be read (JSONDecodeError"),
-        (("echo", '{"status": {}}'), "can't be read (KeyError"),
-        (("no-such-program",), "No such file or directory"),
-        (("false",), "returned 1"),
-        (("sleep", "4"), "also if the program that KUBECONFIG names for credentials does not end"),
+        (("echo", "hello"), BOUND, "can't be read (JSONDecodeError"),
+        (("echo", '{"status": {}}'), BOUND, "can't be read (KeyError"),
+        (("no-such-program",), BOUND, "No such file or directory"),
+        (("false",), BOUND, "returned 1"),
+        (("sleep", "20"), 0.01, f"also if {_PROGRAM} does not end"),
     ],
 )
 async def test_a_program_for_credentials_that_fails_is_one_failure_of_the_api(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    timeout: float,
+    message: str,
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, *command))
-    async with open_api("apps", timeout=0.5) as api:
+    async with open_api("apps", timeout=timeout) as api:
         with pytest.raises(KubernetesFailure) as caught:
             await api.list("MCPServer")
 

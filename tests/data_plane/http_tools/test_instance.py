@@ -327,9 +327,10 @@ async def test_a_redirect_further_inside_is_not_followed(api: RestApi, target: s
 async def test_a_name_that_leads_further_inside_at_the_connection_is_not_followed(
     api: RestApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = socket.getaddrinfo
+    real, asked = socket.getaddrinfo, list[str]()
 
     def find(host: Any, *args: Any, **options: Any) -> Any:
+        asked.append(host)
         return real("169.254.169.254" if host == "rebound.example" else host, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", find)
@@ -338,6 +339,8 @@ async def test_a_name_that_leads_further_inside_at_the_connection_is_not_followe
         api.elsewhere = "http://rebound.example"
         fault = await caller.fault("moved")
     assert "redirects to http://rebound.example, which is inside this network" in fault.message
+    # An answer to an earlier question would say nothing about the address of the connection.
+    assert asked.count("rebound.example") == 1
 
 
 async def test_an_address_with_spaces_and_umlauts_is_encoded(api: RestApi) -> None:

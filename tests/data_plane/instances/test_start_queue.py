@@ -93,7 +93,8 @@ async def test_queued_starts_of_a_server_that_has_failed_too_often_do_not_start(
     narrow.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")] * 20
     asked = await ask(narrow, *(f"s{number}" for number in range(12)))
     narrow.servers.gate.set()
-    await asyncio.wait(asked)
+    _, late = await asyncio.wait(asked, timeout=BOUND)
+    assert not late
     assert len(begun(narrow)) < 8
     assert all("no licence" in str(task.exception()) for task in asked)
 

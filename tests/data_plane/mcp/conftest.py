@@ -26,6 +26,7 @@ from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.kinds.transports import registered_transports
@@ -33,6 +34,12 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
 
 SERVERS = Path(__file__).parents[2] / "servers"
+
+
+def peer_of(instance: Instance) -> Peer:
+    """Return the connection of an instance."""
+    assert instance._peer is not None
+    return instance._peer
 
 
 def connection(instance: Instance) -> StreamPeer:
@@ -55,6 +62,16 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+@contextlib.contextmanager
+def time_ahead(seconds: float) -> Iterator[None]:
+    """Let the clock of the event loop be ahead, so that what it would wait for is due."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", lambda: time() + seconds)
+        yield
 
 
 async def fault_of(outcome: asyncio.Future[Outcome]) -> Fault:
@@ -184,6 +201,20 @@ class Bench:
         """Return the fault of a start that must fail."""
         with pytest.raises(Fault) as caught:
             await self.start(spec, **more)
+        return caught.value
+
+    async def fails_late(self, spec: ServerSpec, seen: Callable[[Instance], object]) -> Fault:
+        """Return the fault of a start whose time passes as soon as a condition holds.
+
+        Args:
+            spec: Its start has `BOUND` seconds, which nobody waits for.
+            seen: The condition, of the instance.
+        """
+        instance = self.make(replace(spec, startup_timeout=BOUND))
+        starting = asyncio.ensure_future(instance.start())
+        await until(lambda: seen(instance))
+        with time_ahead(BOUND), pytest.raises(Fault) as caught:
+            await starting
         return caught.value
 
     def start_call(

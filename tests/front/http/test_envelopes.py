@@ -219,14 +219,19 @@ def test_initialize_agrees_on_a_version_whatever_its_header_says(
         assert (status, answer["result"]["protocolVersion"]) == (200, "2025-11-25")
 
 
-@pytest.mark.parametrize("meta", [{}, {"_meta": MODERN}])
+@pytest.mark.parametrize(
+    ("meta", "method", "refusal"),
+    [
+        ({"_meta": MODERN}, "initialize", (404, -32601)),
+        ({}, "tools/list", (400, -32602)),
+    ],
+)
 def test_initialize_is_no_method_of_the_modern_version(
-    poster: Poster, meta: dict[str, Any]
+    poster: Poster, meta: dict[str, Any], method: str, refusal: tuple[int, int]
 ) -> None:
     message = {**PING, "method": "initialize", "params": {**INITIALIZE, **meta}}
-    method = "initialize" if meta else "tools/list"
     status, answer = poster.post(message, {**LATEST, "Mcp-Method": method})
-    assert (status, answer["error"]["code"]) in ((404, -32601), (400, -32602))
+    assert (status, answer["error"]["code"]) == refusal
 
 
 @pytest.mark.parametrize("charset", ["UTF-8", "utf8", "us-ascii"])

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import Bench, until
+from tests.data_plane.mcp.conftest import Bench, peer_of, until
 from tests.data_plane.mcp.http.refusing_server import (
     DOUBTS,
     RATE_LIMITS,
@@ -26,7 +26,6 @@ from tests.data_plane.mcp.http.refusing_server import (
 
 from leaseway.data_plane.kinds.remote.http import connection
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages import log_level
 from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
@@ -49,11 +48,6 @@ async def url(server: Server) -> AsyncIterator[str]:
 
 async def shared(bench: Bench, url: str, **more: Any) -> Instance:
     return await bench.start(bench.http_spec(url, truely_stateless=True), **more)
-
-
-def peer_of(instance: Instance) -> Peer:
-    assert instance._peer is not None
-    return instance._peer
 
 
 async def echo(bench: Bench, instance: Instance, text: str) -> str:
@@ -344,9 +338,11 @@ async def test_a_start_that_waits_too_long_says_what_for(
     server.refuses_discover = refuse if method == "server/discover" else None
     server.refuses_initialize = refuse if method == "initialize" else None
     server.refuses_lists, server.refuse = method == "tools/list", refuse
-    fault = await bench.fails(bench.http_spec(url, startup_timeout=1.0))
+    # A request that comes again shows that the first answer was read.
+    spec = bench.http_spec(url)
+    fault = await bench.fails_late(spec, lambda _: server.requests.count(method) > 1)
     assert fault.metadata["problem"] == "START_TIMEOUT"
-    assert "within 1 s: The server remote answered with HTTP status 429" in fault.message
+    assert "within 60 s: The server remote answered with HTTP status 429" in fault.message
     assert fault.message.endswith(" Raise startup_timeout.")
 
 

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 from tests.data_plane.doubles.transport import MemoryTransport
-from tests.data_plane.mcp.conftest import Bench
+from tests.data_plane.mcp.conftest import Bench, connection
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
+from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.incoming import REQUESTS_OF_CLIENTS
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
@@ -111,8 +112,12 @@ async def test_a_program_that_only_sends_back_what_it_gets_is_named(bench: Bench
     program = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     args = ("-c", program)
     key = VariantKey("cat")
-    spec = server_spec(key, "stdio", command=sys.executable, args=args, startup_timeout=2.0)
-    fault = await bench.fails(spec)
+    spec = server_spec(key, "stdio", command=sys.executable, args=args)
+
+    def echoes(instance: Instance) -> int:
+        return connection(instance).echoes if instance._peer is not None else 0
+
+    fault = await bench.fails_late(spec, echoes)
     assert fault.metadata["problem"] == "START_TIMEOUT"
     assert "sends back what is sent to it, as a terminal does" in fault.message
 
