@@ -335,6 +335,7 @@ class Talker:
     wire: Wire
     era: str
     ids: Any = field(default_factory=lambda: itertools.count(1))
+    reply: dict[str, Any] = field(default_factory=lambda: {"result": ANSWER})
 
     @property
     def modern(self) -> bool:
@@ -371,7 +372,7 @@ class Talker:
                         break
                     if "id" in message:
                         heard.asked.append((message["method"], message["params"]))
-                        response = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWER}
+                        response = {"jsonrpc": "2.0", "id": message["id"], **self.reply}
                         await self.wire.send(response)
                     else:
                         heard.notes.append((message["method"], message["params"]))
@@ -440,6 +441,18 @@ async def test_what_a_server_says_passes_unchanged(talkers: list[Talker]) -> Non
                 if passed != getattr(wanted, word):
                     differing.append((talker, method, word, passed, getattr(wanted, word)))
     assert differing[:1] == []
+
+
+async def test_an_error_of_a_client_reaches_its_server_unchanged(talkers: list[Talker]) -> None:
+    error = {"code": -1, "message": "User rejected", "data": {"a": [None, 1.5]}}
+    script = {"result": {"content": []}, "ask": ["elicitation/create", {"message": "?"}]}
+    for talker in talkers:
+        if not talker.modern:  # other clients answer no requests
+            talker.reply = {"error": error}
+            async with asyncio.timeout(BOUND):
+                heard = await talker.heard("tools/call", params_of("tools/call", script))
+            talker.reply = {"result": ANSWER}
+            assert heard.answer["result"]["answered"] == error
 
 
 async def test_what_a_client_says_passes_unchanged(talkers: list[Talker]) -> None:

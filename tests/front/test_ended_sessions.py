@@ -55,6 +55,42 @@ async def test_an_ended_session_is_refused_by_another_front_and_after_a_restart(
             assert await other.open(kept.id, "") is not None
 
 
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("stateful", [True, False])
+async def test_requests_in_flight_of_a_session_that_ends_get_an_error(
+    *, streams: bool, stateful: bool
+) -> None:
+    with FakeLeaseway() as fake:
+
+        def work(ctx: CallContext) -> str:
+            ctx.progress(1)
+            return "done"
+
+        fake.server("worker", stateful=stateful).tool(work)
+        async with asyncio.timeout(BOUND), serve(fake) as url, host(url) as client:
+            session = await client.initialize()
+            await client.send("tools/call", {"name": "work", "arguments": {}}, session)
+            with fake.hold("work") as held:
+                accepted = ACCEPT if streams else {"Accept": "application/json"}
+
+                async def call(number: int) -> Any:
+                    params = {"name": "work", "arguments": {}}
+                    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call"}
+                    body, headers = {**message, "params": params}, {**accepted, **session}
+                    async with client.http.post(url, json=body, headers=headers) as answer:
+                        assert answer.status == 200
+                        return await answer.json()
+
+                calls = [asyncio.create_task(call(number)) for number in (1, 2)]
+                await asyncio.to_thread(held.wait, 2)
+                async with client.http.delete(url, headers=session) as answer:
+                    assert answer.status == 204
+                for number, response in enumerate(await asyncio.gather(*calls), 1):
+                    assert response["id"] == number
+                    assert "session of this request was ended" in response["error"]["message"]
+                    assert response["error"]["data"]["started"] == "unknown"
+
+
 async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:
     with FakeLeaseway() as fake:
         async with front(fake) as first, front(fake) as other:

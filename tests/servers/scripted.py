@@ -79,7 +79,15 @@ def handle(message):
     modern = PREFIX + "protocolVersion" in params.get("_meta", {})
     if method is None:
         asked = int(key.removeprefix("ask "))
-        send({"id": asked, "result": {**waiting.pop(asked), "answered": message.get("result")}})
+        send(
+            {
+                "id": asked,
+                "result": {
+                    **waiting.pop(asked),
+                    "answered": message.get("result", message.get("error")),
+                },
+            }
+        )
     elif method == "initialize":
         version = params["protocolVersion"]
         result = {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": INFO}

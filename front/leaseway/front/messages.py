@@ -85,6 +85,14 @@ CUT_OFF: Final = JsonRpcError(
 )
 """The error of a request that ends with its front."""
 
+SESSION_ENDED: Final = JsonRpcError(
+    INTERNAL_ERROR,
+    "The session of this request was ended before the request had finished. What it was to do may "
+    "have happened: look before you repeat it in a new session.",
+    {"reason": "CANCELLED", "started": "unknown"},
+)
+"""The error of a request that ends with its session."""
+
 
 class ListParams(msgspec.Struct):
     """`_meta`, which every request may have, and the cursor of a list request."""

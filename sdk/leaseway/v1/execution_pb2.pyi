@@ -844,12 +844,18 @@ class Answer(_message.Message):
     ASK_ID_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    RPC_ERROR_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call."""
     ask_id: _builtins.int
     """The request's id."""
     result: _builtins.bytes
     """The MCP result: a JSON object as UTF-8, at most 256 KiB. Empty if `error` is set."""
+    rpc_error: _builtins.bytes
+    """The JSON-RPC error with which an MCP client has answered: a JSON object as UTF-8 with `code`,
+    `message` and perhaps `data`, at most 256 KiB. It is sent to the server instead of the message
+    of `error`, which is set too, for workers of earlier versions.
+    """
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Why there is no answer. Its message is sent to the server."""
@@ -861,10 +867,11 @@ class Answer(_message.Message):
         ask_id: _builtins.int = ...,
         result: _builtins.bytes = ...,
         error: _status_pb2.Status | None = ...,
+        rpc_error: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_id", b"ask_id", "call_id", b"call_id", "error", b"error", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_id", b"ask_id", "call_id", b"call_id", "error", b"error", "result", b"result", "rpc_error", b"rpc_error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -296,13 +297,36 @@ async def test_of_a_name_that_is_there_twice_in_an_answer_the_server_reads_what_
     [call] = await bench.wait_for_calls()
     received: list[bytes] = []
     assert call.request.callbacks.on_ask is not None
-    call.request.callbacks.on_ask(Ask(ELICIT, b"{}", received.append, lambda _code, _text: None))
+    call.request.callbacks.on_ask(
+        Ask(ELICIT, b"{}", received.append, lambda _code, _text, _data: None)
+    )
     (ask,) = await asked(caller)
     await answer(caller, ask, b'{"action":"accept","path":"/etc/passwd","path":"/data/a"}')
     await bench.until(lambda: received)
     assert received == [b'{"action":"accept","path":"/data/a"}']
     call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
+
+
+async def test_the_error_of_a_callers_client_reaches_the_server_as_it_is(held: Bench) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, ELICIT, session="s1")
+    cases: list[tuple[dict[str, Any], tuple[int, str, Any]]] = [
+        ({"code": -1, "message": "No.", "data": {"a": [None]}}, (-1, "No.", {"a": [None]})),
+        ({"code": 7, "message": ""}, (7, "", None)),
+        ({"code": "7"}, (-32603, "The caller's error is invalid", None)),
+    ]
+    for number, (error, expected) in enumerate(cases, 1):
+        question = call.ask(ELICIT, {"message": "Which file?"})
+        ask = (await asked(caller, number))[-1]
+        encoded = json.dumps(error, indent=1).encode()
+        await answer(caller, ask, b"", rpc_error=encoded, error=Status(code=2, message="older"))
+        with pytest.raises(AskRefused) as caught:
+            await reply(question)
+        refused = caught.value
+        assert b"\n" not in refused.data
+        assert (refused.code, json.loads(refused.data or b"null")) == (expected[0], expected[2])
+        assert str(refused).startswith(expected[1])
 
 
 async def test_a_refusal_that_names_a_denied_path_reaches_the_server_without_it(
@@ -315,4 +339,9 @@ async def test_a_refusal_that_names_a_denied_path_reaches_the_server_without_it(
     question = call.ask(ELICIT, {"message": "Which file?"})
     (ask,) = await asked(caller)
     await answer(caller, ask, b"", error=Status(code=2, message="/etc/passwd is mine"))
+    assert await refusal(question) == "The caller has no answer."
+    question = call.ask(ELICIT, {"message": "Which file?"})
+    ask = (await asked(caller, 2))[-1]
+    error = b'{"code":1,"message":"No.","data":{"path":"/etc/passwd"}}'
+    await answer(caller, ask, b"", rpc_error=error)
     assert await refusal(question) == "The caller has no answer."

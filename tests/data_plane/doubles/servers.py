@@ -144,9 +144,10 @@ class MemoryCall:
 class AskRefused(Exception):
     """A server request got a JSON-RPC error."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: bytes) -> None:
         super().__init__(message)
         self.code = code
+        self.data = data
 
 
 class MemoryAsk:
@@ -171,9 +172,9 @@ class MemoryAsk:
         if not self.reply.done():
             self.reply.set_result(msgspec.json.decode(result))
 
-    def _on_error(self, code: int, message: str) -> None:
+    def _on_error(self, code: int, message: str, data: bytes) -> None:
         if not self.reply.done():
-            self.reply.set_exception(AskRefused(code, message))
+            self.reply.set_exception(AskRefused(code, message, data))
             self.reply.exception()  # tests need not await it
 
 

@@ -191,7 +191,11 @@ async def test_the_client_cancels_such_a_call_by_its_id_or_with_its_session(
             else:
                 params = {"requestId": 7, "reason": "no need"}
                 await post(client, session, {"method": "notifications/cancelled", "params": params})
-            assert await calling == (202, "")
+            status, response = await calling
+            if ends_session:
+                assert json.loads(response)["error"]["data"]["reason"] == "CANCELLED"
+            else:
+                assert (status, response) == (202, "")
         assert not live_of(begun[0]).is_busy
 
 

@@ -1,9 +1,8 @@
-"""An in-flight call, and the questions that its server asks its caller."""
+"""An in-flight call: its way to the outcome, its end, and what it tells its caller meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from leaseway.data_plane.audit.record import AuditEntry
+from leaseway.data_plane.calls.open_asks import OpenAsks
 from leaseway.data_plane.calls.recent import PastCall, call_outcome
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
@@ -22,7 +22,7 @@ from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_l
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.desired_state import DesiredState
 from leaseway.data_plane.core.leases.table import WorkerLease
-from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy, why_answer_is_denied
+from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy
 from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
@@ -32,19 +32,15 @@ from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.identity.principal import Principal
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
+from leaseway.wire.bounds import MAX_ASK, MAX_META
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS, is_reserved_meta
+from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.sharing.limits import BudgetKey
 
 _logger = logging.getLogger(__name__)
-_ask_ids: Final = itertools.count(1)
-"""Ids of questions are unique in the worker, so also on every stream."""
-
-_MAX_REFUSAL: Final = 1024
 _MAX_REMEMBERED: Final = 2_048
 """Characters of a name or trace context that are remembered: URIs have no other limit."""
 
@@ -53,108 +49,6 @@ _ONLY_ADMISSION: Final = (_ADMISSION,)
 _mark_time = itemgetter(1)
 _UNADMITTED: Final[Any] = None
 """Stands for what a call has once it is admitted."""
-
-
-class OpenAsks:
-    """The unanswered questions of one call, by id.
-
-    Args:
-        on_withdrawn: Called with the id of a question that the server withdraws.
-    """
-
-    __slots__ = ("_on_withdrawn", "_open")
-
-    def __init__(self, on_withdrawn: Callable[[int], None]) -> None:
-        self._on_withdrawn = on_withdrawn
-        self._open: dict[int, Ask] = {}
-
-    def items(self) -> list[tuple[int, Ask]]:
-        """Return ids and questions, oldest first."""
-        return list(self._open.items())
-
-    def add(self, ask: Ask) -> int:
-        """Add a question and return its id, or refuse it and return 0."""
-        if len(self._open) >= MAX_ASKS:
-            text = f"{MAX_ASKS} questions of this call are open already; wait for their answers."
-            ask.refuse(INTERNAL_ERROR, text)
-            return 0
-        if len(ask.params) > MAX_ASK:
-            text = f"The params have {len(ask.params)} bytes; the limit is {MAX_ASK}."
-            ask.refuse(INVALID_PARAMS, text)
-            return 0
-        ask_id = next(_ask_ids)
-        self._open[ask_id] = ask
-        ask.withdrawn.connect(partial(self._withdraw, ask_id))
-        return ask_id
-
-    def _withdraw(self, ask_id: int) -> None:
-        if self._open.pop(ask_id, None) is not None:
-            self._on_withdrawn(ask_id)
-
-    def answer(self, answer: execution_pb2.Answer, policy: ToolPolicy | None) -> str:
-        """Send the server the caller's answer; drop it if its question is not open.
-
-        Returns:
-            Why the permissions of the policy deny the answer, which is then refused; or empty.
-        """
-        ask = self._open.pop(answer.ask_id, None)
-        judges = policy if policy is not None and policy.restrictions else None
-        if ask is None:
-            _logger.debug("An answer to question %d was dropped: it is not open.", answer.ask_id)
-        elif answer.HasField("error"):
-            text = answer.error.message[:_MAX_REFUSAL]
-            if not text or (judges and why_answer_is_denied(judges, {"message": text})):
-                text = "The caller has no answer."
-            ask.refuse(INTERNAL_ERROR, text)
-        else:
-            try:
-                parsed = _parse_answer(answer.result)
-            except ValueError as error:
-                ask.refuse(INTERNAL_ERROR, f"The caller's answer is invalid: {error}")
-                return ""
-            if judges is None:
-                # In valid JSON a line break is only whitespace, but on a pipe it would end the
-                # message.
-                ask.answer(answer.result.replace(b"\n", b" ").replace(b"\r", b" ").strip())
-                return ""
-            why = why_answer_is_denied(judges, parsed)
-            if why:
-                ask.refuse(INTERNAL_ERROR, "The caller's answer is not permitted.")
-                return why
-            ask.answer(
-                msgspec.json.encode(parsed)
-            )  # of a name that is there twice, what was judged
-        return ""
-
-    def refuse(self, ask_id: int, reason: str) -> None:
-        """Refuse one question, with the reason for the server."""
-        ask = self._open.pop(ask_id, None)
-        if ask is not None:
-            ask.refuse(INTERNAL_ERROR, reason)
-
-    def refuse_all(self) -> None:
-        """Refuse all open questions because the call has ended."""
-        asks, self._open = self._open, {}
-        for ask in asks.values():
-            ask.refuse(INTERNAL_ERROR, "The call that asked this has ended.")
-
-
-def _parse_answer(result: bytes) -> dict[str, Any]:
-    """Parse a caller's answer.
-
-    Raises:
-        ValueError: It is no JSON object in UTF-8, or too large.
-    """
-    if len(result) > MAX_ASK:
-        raise ValueError(f"it has {len(result)} bytes; the limit is {MAX_ASK}")
-    try:
-        parsed: Any = msgspec.json.decode(result)
-        result.decode()
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError("it is no JSON object in UTF-8")
-    return parsed
 
 
 class _Input(msgspec.Struct, omit_defaults=True):

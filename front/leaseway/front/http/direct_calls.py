@@ -18,7 +18,13 @@ from leaseway.front.calling.plain_calls import PlainCalls, PlainMeta, PlainTool
 from leaseway.front.envelope import RequestMessage
 from leaseway.front.http.heads import LegacyHead, ModernHead
 from leaseway.front.http.streams import HttpReply, TaskOwner
-from leaseway.front.messages import CUT_OFF, error_message, internal_error, result_message
+from leaseway.front.messages import (
+    CUT_OFF,
+    SESSION_ENDED,
+    error_message,
+    internal_error,
+    result_message,
+)
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession, RunningRequest
@@ -313,7 +319,7 @@ class DirectCall(BegunCall):
             self.give_up(self.events.cancel_reason)
             self.events.reset()
             self.calls.end(self)
-            self.reply_to.abandon()
+            self._end_without_result()
             return
         await self.calls.go_on(self.reply_to, self.message, self)
 
@@ -323,8 +329,15 @@ class DirectCall(BegunCall):
             self.is_given_up = True  # its task has not started yet
             return
         self._withdraw()
-        self.reply_to.abandon()
+        self._end_without_result()
         self.owner.end_direct()
+
+    def _end_without_result(self) -> None:
+        """End the reply, with an error if the session has ended: its caller may not know that."""
+        if self.live is not None and self.live.has_ended:
+            self.reply_to.finish(error_message(self.message.id, SESSION_ENDED))
+        else:
+            self.reply_to.abandon()
 
     def cut_off(self) -> None:
         """Cancel it, because the front ends, and tell its client."""

@@ -63,6 +63,7 @@ from leaseway.front.http.streams import (
     reply_to,
 )
 from leaseway.front.messages import (
+    SESSION_ENDED,
     JsonRpcError,
     check_version,
     error_message,
@@ -406,7 +407,10 @@ class HttpFront:
         except asyncio.CancelledError:
             if self._requests.answer_cancelled(reply, request_id):
                 return
-            reply.abandon()
+            if live.has_ended:
+                reply.finish(error_message(request_id, SESSION_ENDED))
+            else:
+                reply.abandon()
             if not live.was_cancelled():
                 raise
             return

@@ -171,6 +171,7 @@ class LiveSession:
     Attributes:
         calls: Calls that may have used its leases.
         calls_in_flight: Those that have not ended.
+        has_ended: Whether it has been stopped, which ends its requests.
         streams: Queue messages outside of requests, each on one open stream; return False if it
             takes none.
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
@@ -208,6 +209,7 @@ class LiveSession:
         self.is_derived = is_derived
         self.calls = 0
         self.calls_in_flight = 0
+        self.has_ended = False
         self.streams: list[Callable[[bytes], bool]] = []
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
@@ -391,7 +393,7 @@ class LiveSession:
         elif response.result:
             server_request.answer(response.result)
         else:
-            server_request.reject(f"The client refused: {response.error.decode()[:2000]}")
+            server_request.pass_error(response.error)
 
     async def subscribe(self, uri: str, sdk: AsyncSession, at_server: ServerResource) -> None:
         """Push updates of a resource until `unsubscribe`.
@@ -507,6 +509,7 @@ class LiveSession:
             self._stop_hearing()
             self._stop_hearing = None
         await self._roots.stop()
+        self.has_ended = True
         requests = {request for request, _ in self._running.values()} - {asyncio.current_task()}
         for request in requests:
             self._cancel(request)

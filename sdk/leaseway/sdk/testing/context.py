@@ -98,7 +98,7 @@ class CallContext:
             if not result.done():
                 result.set_result(answer)
 
-        def on_refusal(_code: int, message: str) -> None:
+        def on_refusal(_code: int, message: str, _data: bytes) -> None:
             if not result.done():
                 result.set_exception(Fault(Reason.INPUT_REQUIRED, message, started="yes"))
 

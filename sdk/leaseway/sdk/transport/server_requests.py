@@ -24,6 +24,8 @@ from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing.running_tasks import RunningTasks
 
+_MAX_REFUSAL: Final = 2000
+"""Bytes of an error of an MCP client that are repeated as a text."""
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _ROLES: Final = ("user", "assistant")
 
@@ -201,8 +203,21 @@ class ServerRequest:
 
     def reject(self, why: str) -> None:
         """Send the reason why there is no answer, in a sentence for the server."""
-        status = status_from_fault(Fault(Reason.INPUT_REQUIRED, why))
-        self._send(execution_pb2.Answer(call_id=self._call_id, ask_id=self.ask_id, error=status))
+        self._reject(why, b"")
+
+    def pass_error(self, error: bytes) -> None:
+        """Send the JSON-RPC error with which an MCP client has answered, a JSON object."""
+        why = f"The client refused: {error[:_MAX_REFUSAL].decode(errors='replace')}"
+        self._reject(why, error if len(error) <= MAX_ASK else b"")
+
+    def _reject(self, why: str, rpc_error: bytes) -> None:
+        answer = execution_pb2.Answer(
+            call_id=self._call_id,
+            ask_id=self.ask_id,
+            error=status_from_fault(Fault(Reason.INPUT_REQUIRED, why)),
+            rpc_error=rpc_error,
+        )
+        self._send(answer)
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,26 @@ async def test_a_call_whose_answer_is_dropped_fails_with_the_reason(
     asking, connection = shy
     asking.mode = "hold"
     ask, outcome = await start_call(connection)
-    for _ in range(64):
+    for _ in range(64 + 1024):
         connection._respond(PONG)
     ask.answer(b'{"action":"accept"}')
     fault = await lost(outcome)
-    assert "the answer could not be delivered: 64 messages to it are still pending" in fault.message
+    assert "be delivered: 1088 messages to it are still pending" in fault.message
     assert connection.in_flight == 0
+
+
+async def test_messages_wait_for_a_slow_server(shy: tuple[AskingServer, HttpConnection]) -> None:
+    asking, connection = shy
+    asking.mode = "hold"
+    ask, outcome = await start_call(connection)
+    for _ in range(200):
+        connection._respond(PONG)
+    ask.answer(b'{"action":"accept"}')
+    asking.proceed.set()
+    await until(lambda: len(asking.posted) == 201)
+    assert asking.posted[-1]["result"] == {"action": "accept"}
+    async with asyncio.timeout(BOUND):
+        assert (await outcome).fault is None
 
 
 async def test_a_call_whose_answer_is_redirected_to_another_host_fails(
@@ -212,7 +226,7 @@ async def test_posts_without_a_response_time_out(
 async def test_pending_posts_are_limited(
     silent: HttpConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(200):
+    for _ in range(64 + 1024 + 8):
         silent._respond(PONG)
     assert len(silent._background) == 64
     assert caplog.text.count("does not accept messages") == 1

@@ -98,7 +98,7 @@ async def _accepts(active: ActiveCall, required: Fault, url: str) -> bool:
                 action = ""
             answer.set_result(action == "accept")
 
-    def refuse(_code: int, _message: str) -> None:
+    def refuse(_code: int, _message: str, _data: bytes) -> None:
         if not answer.done():
             answer.set_result(False)
 

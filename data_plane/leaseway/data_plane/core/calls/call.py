@@ -15,7 +15,7 @@ from msgspec import Struct
 from leaseway.wire import bounds
 from leaseway.wire.clients.mcp_client import CAPABILITIES, McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, INTERNAL_ERROR, ROOTS, SAMPLE
 from leaseway.wire.signals import Signal
 
 Answers = frozenset[str]
@@ -57,6 +57,10 @@ OnUpdate = Callable[[str], None]
 """(URI that changed, empty once the subscription is confirmed); runs on the loop, never blocks."""
 
 
+CALL_ENDED: Final = "The call that asked this has ended."
+"""What a server is told whose question belongs to no call any more."""
+
+
 class Ask:
     """A question of a server. It ends once: by an answer, a refusal or a withdrawal.
 
@@ -66,20 +70,31 @@ class Ask:
         method: The MCP method.
         params: Its params, a JSON object.
         on_answer: Called with the answer, a JSON object.
-        on_refusal: Called with a JSON-RPC error code and a message.
+        on_refusal: Called with the code, the message and the data of a JSON-RPC error; the data are
+            JSON, or empty.
+        on_call_end: Called if the call ends first; None refuses the question then.
 
     Attributes:
         withdrawn: The server has withdrawn the question.
     """
 
-    __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "params", "withdrawn")
+    __slots__ = (
+        "_on_answer",
+        "_on_call_end",
+        "_on_refusal",
+        "is_open",
+        "method",
+        "params",
+        "withdrawn",
+    )
 
     def __init__(
         self,
         method: str,
         params: bytes,
         on_answer: Callable[[bytes], None],
-        on_refusal: Callable[[int, str], None],
+        on_refusal: Callable[[int, str, bytes], None],
+        on_call_end: Callable[[], None] | None = None,
     ) -> None:
         self.method = method
         self.params = params
@@ -87,6 +102,7 @@ class Ask:
         self.withdrawn: Signal[()] = Signal()
         self._on_answer = on_answer
         self._on_refusal = on_refusal
+        self._on_call_end = on_call_end
 
     def answer(self, result: bytes) -> None:
         """Answer with an MCP result: a JSON object in UTF-8, on one line."""
@@ -94,11 +110,19 @@ class Ask:
             self.is_open = False
             self._on_answer(result)
 
-    def refuse(self, code: int, message: str) -> None:
-        """Answer with a JSON-RPC error."""
+    def refuse(self, code: int, message: str, data: bytes = b"") -> None:
+        """Answer with a JSON-RPC error, whose data are JSON on one line, or empty for none."""
         if self.is_open:
             self.is_open = False
-            self._on_refusal(code, message)
+            self._on_refusal(code, message, data)
+
+    def end_with_call(self) -> None:
+        """End the question, or ask another call, because the call has ended."""
+        if self._on_call_end is None:
+            self.refuse(INTERNAL_ERROR, CALL_ENDED)
+        elif self.is_open:
+            self.is_open = False
+            self._on_call_end()
 
     def withdraw(self) -> None:
         """End the question because the server no longer wants an answer."""

@@ -477,7 +477,8 @@ class Peer(Dispatcher[TransportContext]):
             return find_asked_call([related_call], method)
         calls = self._calls.values()
         is_alone = self.asks_alone and len(calls) == 1 and not self._abandoned
-        return find_asked_call(calls, method, shared=not self.leased and not is_alone)
+        shared, asks_of = not self.leased and not is_alone, self._inbox.asks_of
+        return find_asked_call(calls, method, shared=shared, asks_of=asks_of)
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""

@@ -23,6 +23,7 @@ from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.messages.incoming import (
+    Asked,
     LegacyServerRequests,
     find_asked_call,
 )
@@ -87,7 +88,7 @@ def test_unknown_methods_are_not_among_the_answers() -> None:
 def test_a_server_request_is_resolved_once() -> None:
     said: list[Any] = []
     for action in ("answer", "refuse", "withdraw"):
-        ask = Ask(ELICIT, b"{}", said.append, lambda code, text: said.append((code, text)))
+        ask = Ask(ELICIT, b"{}", said.append, lambda code, text, _: said.append((code, text)))
         ask.withdrawn.connect(lambda: said.append("withdrawn"))
         getattr(ask, action)(*{"answer": (b"1",), "refuse": (1, "no"), "withdraw": ()}[action])
         ask.answer(b"again")
@@ -132,6 +133,16 @@ def test_required_capabilities_are_compared_with_the_callers_answers(
     assert missing_method(-32602, raw(data), answerable(answers)) is None
 
 
+def test_a_server_request_belongs_to_the_oldest_call_with_the_fewest_open_ones() -> None:
+    calls = [call(ROOTS), call(SAMPLE), call(SAMPLE), call(SAMPLE)]
+    open_requests = [0, 2, 1, 1]
+
+    def count(asked: Asked) -> int:
+        return next(n for n, known in zip(open_requests, calls, strict=True) if known is asked)
+
+    assert find_asked_call(calls, SAMPLE, asks_of=count) is calls[2]
+
+
 def test_a_server_request_belongs_to_the_oldest_call_that_answers_it() -> None:
     calls = [call(), call(ROOTS), call(SAMPLE), call(ROOTS, SAMPLE)]
     assert find_asked_call(calls, SAMPLE) is calls[2]
@@ -153,13 +164,18 @@ class Legacy:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.asks: list[Ask] = []
-        self.requests = LegacyServerRequests(lambda line, _call: self.sent.append(json.loads(line)))
+        self.other: Asked | str = "There is no other call."
+        self.requests = LegacyServerRequests(
+            lambda line, _call: self.sent.append(json.loads(line)), lambda _method: self.other
+        )
         self.call = call(*SERVER_METHODS, on_ask=self.asks.append)
 
-    def ask(self, key: Any, params: Any = None, method: str = ELICIT) -> None:
+    def ask(
+        self, key: Any, params: Any = None, method: str = ELICIT, related: ToolCall | None = None
+    ) -> None:
         """Handle a request of the server."""
         message = {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
-        self.requests.handle(read(json.dumps(message).encode()), self.call)
+        self.requests.handle(read(json.dumps(message).encode()), self.call, related)
 
 
 @pytest.mark.parametrize("key", [7, "seven", "7", 0, 7.5])
@@ -168,6 +184,38 @@ def test_a_response_has_the_id_of_its_request(key: Any) -> None:
     server.ask(key)
     server.asks[0].answer(b'{"action":"accept","x":1.0}')
     assert server.sent == [{"jsonrpc": "2.0", "id": key, "result": {"action": "accept", "x": 1.0}}]
+    assert len(server.requests) == 0
+
+
+def test_an_error_of_the_caller_reaches_the_server_with_code_and_data() -> None:
+    server = Legacy()
+    server.ask(1)
+    server.asks[0].refuse(-1, "No.", b'{"a": 1.0}')
+    error = {"code": -1, "message": "No.", "data": {"a": 1.0}}
+    assert server.sent == [{"jsonrpc": "2.0", "id": 1, "error": error}]
+
+
+def test_another_call_is_asked_if_the_one_ends_that_was_a_guess() -> None:
+    server, others = Legacy(), list[Ask]()
+    server.ask(1, {"message": "Which?"})
+    server.other = call(*SERVER_METHODS, on_ask=others.append)
+    server.asks[0].end_with_call()
+    assert (server.sent, server.requests.asks_of(server.call)) == ([], 0)
+    assert (others[0].method, json.loads(others[0].params)) == (ELICIT, {"message": "Which?"})
+    others[0].answer(b"{}")
+    assert server.sent == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_a_request_whose_call_ends_gets_an_error_if_no_other_call_can_have_sent_it(
+    is_certain: bool,
+) -> None:
+    server = Legacy()
+    server.ask(1, related=server.call if is_certain else None)
+    if is_certain:
+        server.other = call(*SERVER_METHODS)
+    server.asks[0].end_with_call()
+    assert "has ended" in server.sent[0]["error"]["message"]
     assert len(server.requests) == 0
 
 

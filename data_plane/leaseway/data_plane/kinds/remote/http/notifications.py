@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sized
 from typing import Any, Final
 
@@ -19,7 +20,9 @@ _POST_TIMEOUT: Final = 10.0
 """Seconds for a POST."""
 
 _MAX_TASKS: Final = 64
-"""Maximum background tasks of a connection; further messages are dropped."""
+"""Maximum background tasks of a connection; further messages wait for the end of a POST."""
+_MAX_WAITING: Final = 1024
+"""Messages that wait; further ones are dropped. Each of a few dozen calls may ask 16 questions."""
 
 OnUndelivered = Callable[[str, bool], None]
 """Called with the reason (the end of a sentence), and whether non-delivery is certain."""
@@ -39,17 +42,22 @@ class NotificationPoster:
         self._endpoint = endpoint
         self._background = background
         self._spawn = spawn
+        self._posting = 0
+        self._waiting: deque[tuple[bytes, Mapping[str, str], OnUndelivered | None]] = deque()
         self._dropped = 0
 
     def post_later(
         self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None
     ) -> None:
-        """Post a message in the background; drop it if too many tasks are running.
+        """Post a message in the background, after others if many are; drop it if too many wait.
 
         `on_undelivered` is called at most once, perhaps before this returns.
         """
         if len(self._background) < _MAX_TASKS:
-            self._spawn(self.post(line, headers, on_undelivered))
+            self._begin(line, headers, on_undelivered)
+            return
+        if self._posting and len(self._waiting) < _MAX_WAITING:
+            self._waiting.append((line, headers, on_undelivered))
             return
         self._dropped += 1
         if self._dropped == 1:
@@ -57,10 +65,28 @@ class NotificationPoster:
                 "The server %s does not accept messages: %s responses and notifications are "
                 "pending, and further ones are dropped.",
                 self._server,
-                _MAX_TASKS,
+                _MAX_TASKS + len(self._waiting),
             )
         if on_undelivered is not None:
-            on_undelivered(f"{_MAX_TASKS} messages to it are still pending", True)
+            pending = _MAX_TASKS + len(self._waiting)
+            on_undelivered(f"{pending} messages to it are still pending", True)
+
+    def _begin(
+        self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None
+    ) -> None:
+        self._posting += 1
+        self._spawn(self._post_next_after(line, headers, on_undelivered))
+
+    async def _post_next_after(
+        self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None
+    ) -> None:
+        """Post a message, then those that have waited for this, one after the other."""
+        try:
+            await self.post(line, headers, on_undelivered)
+            while self._waiting:
+                await self.post(*self._waiting.popleft())
+        finally:
+            self._posting -= 1
 
     async def post(
         self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None

@@ -149,7 +149,11 @@ def encode_answer(request_id: float | str | None, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (_encode(request_id), result)
 
 
-def encode_error(request_id: float | str | None, code: int, message: str) -> bytes:
-    """Return an error response to a server's request as one line."""
-    error = {"code": code, "message": message}
+def encode_error(
+    request_id: float | str | None, code: int, message: str, data: bytes = b""
+) -> bytes:
+    """Return an error response to a server's request as one line; `data` are JSON on one line."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data:
+        error["data"] = msgspec.Raw(data)
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error}) + b"\n"

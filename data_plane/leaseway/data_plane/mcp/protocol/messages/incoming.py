@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
@@ -23,7 +24,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NO
 from mcp_types.methods import SERVER_REQUESTS, SPEC_CLIENT_METHODS
 
 from leaseway.data_plane.background import LightEvent
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest
+from leaseway.data_plane.core.calls.call import CALL_ENDED, SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_answer,
@@ -97,38 +98,65 @@ _MAX_OUTSIDE: Final = 256 * bounds.KIB
 """Bytes of the params of such a notification; longer ones are dropped."""
 
 
+def _no_asks(_call: Asked) -> int:
+    return 0
+
+
 def find_asked_call(
-    calls: Collection[ToolCall], method: str, *, shared: bool = False
+    calls: Collection[ToolCall],
+    method: str,
+    *,
+    shared: bool = False,
+    asks_of: Callable[[Asked], int] = _no_asks,
 ) -> ToolCall | str:
     """Return the call that a server request belongs to, or why there is none.
 
-    The oldest of the calls is first. With `shared`, they are of different callers, so that the
-    right one is unknown.
+    Of several it is the one with the fewest open requests, and of these the oldest: most servers
+    handle calls in their order.
+
+    Args:
+        calls: The calls in flight, the oldest first.
+        method: The method of the request.
+        shared: Whether the calls are of different callers, so that the right one is unknown.
+        asks_of: Returns the number of open requests of a call.
     """
     if not calls:
         return _NO_CALL
     if shared:
         return _AMBIGUOUS
     answering = (call for call in calls if method in call.request.callbacks.answers)
-    return next(answering, None) or unanswered_text(method)
+    return min(answering, key=asks_of, default=None) or unanswered_text(method)
 
 
 class LegacyServerRequests:
-    """The unanswered server requests of one connection."""
+    """The unanswered server requests of one connection.
 
-    def __init__(self, send: SendAnswer) -> None:
+    Args:
+        send: Sends a response.
+        find_call: Returns the call for a method if the one that was asked has ended, or why there
+            is none.
+    """
+
+    def __init__(self, send: SendAnswer, find_call: Callable[[str], Asked | str]) -> None:
         self._send = send
+        self._find_call = find_call
         self._open: dict[object, Ask] = {}
+        self._asked: dict[object, Asked] = {}
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def asks_of(self, call: Asked) -> int:
+        """Return the number of open requests that were passed on to a call."""
+        return sum(asked is call for asked in self._asked.values())
 
     def handle(
         self, message: JsonRpcMessage, call: Asked | str, related_call: ToolCall | None = None
     ) -> None:
         """Pass a request on to its call, or reject it with the reason why there is none.
 
-        `related_call` is the call on whose stream it was received, if known.
+        `related_call` is the call on whose stream it was received, if known. Otherwise the call is
+        a guess: if it ends before the answer, another one is asked.
         """
         key = request_key(message.id)
         if isinstance(call, str):
@@ -147,25 +175,44 @@ class LegacyServerRequests:
                 text = undeclared_text(lacking)
                 self._send(encode_error(message.id, INVALID_PARAMS, text), call)
                 return
-            ask = self._open[key] = self._build_ask(message, key, params, call)
+            is_certain = related_call is not None
+            ask = self._open[key] = self._build_ask(message, key, params, call, is_certain)
+            self._asked[key] = call
             call.request.callbacks.on_ask(ask)
 
-    def _build_ask(self, message: JsonRpcMessage, key: object, params: bytes, call: Asked) -> Ask:
+    def _build_ask(
+        self, message: JsonRpcMessage, key: object, params: bytes, call: Asked, is_certain: bool
+    ) -> Ask:
+        method = message.method or ""
+
         def answer(result: bytes) -> None:
-            del self._open[key]
+            self._close(key)
             self._send(encode_answer(message.id, result), call)
 
-        def refuse(code: int, text: str) -> None:
-            del self._open[key]
-            self._send(encode_error(message.id, code, text), call)
+        def refuse(code: int, text: str, data: bytes) -> None:
+            self._close(key)
+            self._send(encode_error(message.id, code, text, data), call)
 
-        return Ask(message.method or "", params, answer, refuse)
+        def ask_another() -> None:
+            self._close(key)
+            other = self._find_call(method)
+            if isinstance(other, str):
+                self._send(encode_error(message.id, INTERNAL_ERROR, CALL_ENDED), call)
+            else:
+                self.handle(message, other)
+
+        return Ask(method, params, answer, refuse, None if is_certain else ask_another)
+
+    def _close(self, key: object) -> None:
+        del self._open[key], self._asked[key]
 
     def withdraw(self, request_id: object) -> None:
         """Withdraw a request that the server has cancelled."""
         if isinstance(request_id, int | str | float):
-            ask = self._open.pop(request_key(request_id), None)
+            key = request_key(request_id)
+            ask = self._open.get(key)
             if ask is not None:
+                self._close(key)
                 ask.withdraw()
 
 
@@ -201,7 +248,9 @@ class Inbox:
         self._respond = answer
         self._find_call = find_call
         self._find_asked_call = find_asked_call
-        self._server_requests = LegacyServerRequests(lambda line, _call: answer(line))
+        self._server_requests = LegacyServerRequests(
+            lambda line, _call: answer(line), partial(find_asked_call, None)
+        )
         self._on_tools_changed = on_tools_changed
         self.resource_updated = Signal[str]()
         self.outside = Signal[str, bytes]()
@@ -254,7 +303,12 @@ class Inbox:
 
     def send_answers_by(self, send: SendAnswer) -> None:
         """Send answers of callers by another function. Call it before the first request."""
-        self._server_requests = LegacyServerRequests(send)
+        find = partial(self._find_asked_call, None)
+        self._server_requests = LegacyServerRequests(send, find)
+
+    def asks_of(self, call: Asked) -> int:
+        """Return the number of open server requests that were passed on to a call."""
+        return self._server_requests.asks_of(call)
 
     async def run(
         self,

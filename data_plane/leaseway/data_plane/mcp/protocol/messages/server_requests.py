@@ -318,7 +318,7 @@ class InputRounds:
                 if not self._unanswered:
                     self._resume()
 
-        def refuse(_code: int, message: str) -> None:
+        def refuse(_code: int, message: str, _data: bytes) -> None:
             if self.waiting:
                 self._fail_call(self._refused(request.method, message))
 
