@@ -25,6 +25,7 @@ from leaseway.front.lists.definitions import (
     template_listing,
     tool_listing,
 )
+from leaseway.front.lists.linked_resources import LinkedResources
 from leaseway.front.lists.seen import SeenLists
 from leaseway.front.lists.ui_resources import (
     ServerResource,
@@ -87,6 +88,7 @@ class CatalogCache:
         self._fetches: dict[str, asyncio.Task[Collection[Any]]] = {}
         self._listeners: set[ChangeListener] = set()
         self._seen = SeenLists()
+        self._linked = LinkedResources()
         self._watch: asyncio.Task[None] | None = None
         self._created = asyncio.get_running_loop().time()
         self._asked_at = -math.inf
@@ -165,8 +167,31 @@ class CatalogCache:
         await self._refresh(kind)
         return await self.listing(kind, scope)
 
-    async def resource(self, uri: str, scope: str) -> ServerResource:
+    def learn_links(self, session: str, server: str, payload: bytes) -> None:
+        """Learn which resources a server's result names, for `resource`.
+
+        Args:
+            session: The id of the protocol's session, or empty.
+            server: The server's id.
+            payload: The result of a tool or a prompt.
+        """
+        self._linked.learn(session, server, payload)
+
+    def may_link(self, server: str) -> bool:
+        """Return whether a server may have resources, so that its results may name them."""
+        known = [item for item in self._items.get(_INTRODUCTIONS, ()) if item.server_id == server]
+        return not known or "resources" in known[0].capabilities
+
+    async def resource(self, uri: str, scope: str, session: str = "") -> ServerResource:
         """Return the resource that a client means by a URI.
+
+        If several servers list it, or none, it is that of the server whose result has named it
+        last, if one has.
+
+        Args:
+            uri: The URI.
+            scope: The server that the client sees; empty means all.
+            session: The id of the protocol's session, or empty.
 
         Raises:
             LeasewayError: The servers are not cached and cannot be read.
@@ -174,10 +199,19 @@ class CatalogCache:
         if scope:
             return ServerResource(uri, scope)
         if not is_ui(uri):
-            return ServerResource(uri)
+            return ServerResource(uri, await self._linking(uri, session))
         listings = [await self.listing(kind) for kind in ("tools", "resources")]
         servers = {item.server_id for listing in listings for item in listing.items.values()}
         return of_server(uri, servers)
+
+    async def _linking(self, uri: str, session: str) -> str | None:
+        """Return the server that has named a resource, unless only others list it; or None."""
+        server = self._linked.server_of(session, uri)
+        if server is None:
+            return None
+        await self.listing("resources")
+        listed = {item.server_id for item in self._items["resources"] if item.uri == uri}
+        return server if server in listed or not listed else None
 
     async def introductions(self, scope: str = "") -> list[ServerIntroduction]:
         """Return what servers say about themselves; empty while that is not known."""

@@ -254,7 +254,7 @@ class Methods:
         if not request.scope:
             prompt = (await self.catalog.listing("prompts")).items.get((params.name,))
             server = prompt.server_id if prompt is not None else None
-        call = self._send(request, mcp_request, server)
+        call = self._send(request, mcp_request, server, links=True)
         return await self._suspended.run(request, params, binding, call)
 
     async def _read(self, request: Request) -> bytes:
@@ -266,7 +266,7 @@ class Methods:
             reader = live.sdk if live is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
-        resource = await self.catalog.resource(params.uri, request.scope)
+        resource = await self.catalog.resource(params.uri, request.scope, request.session_id)
         mcp_request = read_request(resource.uri, resource.server)
         server = resource.server if resource.is_renamed else None
         try:
@@ -297,6 +297,7 @@ class Methods:
         server: str | None = None,
         *,
         cached: bool = False,
+        links: bool = False,
     ) -> bytes:
         """Send a request about a prompt or a resource; return the result.
 
@@ -305,6 +306,7 @@ class Methods:
             mcp_request: What is sent.
             server: The server whose URIs differ for the client, or None.
             cached: Whether the result carries cache hints in modern versions.
+            links: Whether the result may name resources that the client can read.
         """
         live, listener = session_of(request, self._conversations), request.listener
         with traced(request.meta):
@@ -323,6 +325,8 @@ class Methods:
                     waiting.has_to_wait = asks_for_input(result.payload)
         payload = payload_of(result, request)
         if server is not None:
+            if links:
+                self.catalog.learn_links(request.session_id, server, payload)
             payload = result_for_client(payload, server)
         return adapt_result(payload, modern=request.modern, cached=cached)
 
@@ -337,7 +341,7 @@ class Methods:
         uri = read_params(request, ResourceParams).uri
         protocol = protocol_session(request)
         live = session_of(request, self._conversations) or protocol
-        resource = await self.catalog.resource(uri, request.scope)
+        resource = await self.catalog.resource(uri, request.scope, request.session_id)
         try:
             await protocol.subscribe(uri, live.sdk, resource)
         except LeasewayError as error:

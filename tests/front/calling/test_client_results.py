@@ -96,7 +96,8 @@ def _sessions() -> SessionTable:
 def _plain(tool: Tool, scope: str, sessions: SessionTable) -> PlainTool:
     """Return what is known of a tool for calls without a task."""
     listing = tool_listing([tool])
-    catalog = cast("CatalogCache", SimpleNamespace(cached=lambda _kind, _scope: listing))
+    members = {"cached": lambda _kind, _scope: listing, "may_link": lambda _server: False}
+    catalog = cast("CatalogCache", SimpleNamespace(**members))
     conversations = Conversations(SessionOptions())
     calls = PlainCalls(catalog, conversations, None, is_possible=True)
     found = calls.find_outside(Carried(sessions), scope, _MESSAGE.params)
@@ -136,7 +137,7 @@ def test_an_older_client_gets_the_same_bytes_with_and_without_a_task(
 ) -> None:
     tool, sessions = _tool(schema), _sessions()
     with_task = asyncio.run(_with_task(payload, tool, scope, sessions, modern=False))
-    assert _plain(tool, scope, sessions).result(payload) == with_task
+    assert _plain(tool, scope, sessions).result(payload, "") == with_task
 
 
 @given(_WRITTEN, _SCHEMAS, st.sampled_from(["", "clock"]))

@@ -8,6 +8,7 @@ itself then runs without a task (`http.direct_calls`). `Methods` handles every o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -57,6 +58,7 @@ class PlainTool(NamedTuple):
         has_headers: Whether modern clients repeat arguments of it in headers.
         argument: The argument in which clients without a session of their protocol say one; empty
             if it has none.
+        learn_links: Learns which resources a result names; None if none can be read.
     """
 
     tool: Tool
@@ -64,9 +66,17 @@ class PlainTool(NamedTuple):
     is_wrapped: bool
     has_headers: bool
     argument: str
+    learn_links: Callable[[str, str, bytes], None] | None
 
-    def result(self, payload: bytes) -> bytes:
-        """Return a result of the tool for a client with `initialize`."""
+    def result(self, payload: bytes, session: str) -> bytes:
+        """Return a result of the tool for a client with `initialize`.
+
+        Args:
+            payload: The server's result.
+            session: The id of the protocol's session.
+        """
+        if self.learn_links is not None:
+            self.learn_links(session, self.tool.server_id, payload)
         if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = to_2025_11_25.tool_result(payload, wrapped=self.is_wrapped)
@@ -80,6 +90,8 @@ class PlainTool(NamedTuple):
             sessions: The sessions of the caller, who may have to answer the server.
             params: The params of the call.
         """
+        if self.learn_links is not None:
+            self.learn_links("", self.tool.server_id, payload)
         if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = adapt_result(payload, modern=True)
@@ -256,12 +268,14 @@ class PlainCalls:
         offered = None
         if offer is not None and offer.shows(tool, has_session=False):
             offered = offer.of_tool(listing, scope, tool)
+        is_linking = not scope and self._catalog.may_link(tool.server_id)
         plain = known.tools[name] = PlainTool(
             tool=tool,
             scope=scope,
             is_wrapped=schema is not None and to_2025_11_25.is_wrapped(schema),
             has_headers=bool(header_arguments(tool)),
             argument="" if offered is None else offered.argument,
+            learn_links=self._catalog.learn_links if is_linking else None,
         )
         return plain
 

@@ -78,6 +78,12 @@ class Request:
         self.carried = carried
         self.reply = reply
 
+    @property
+    def session_id(self) -> str:
+        """The id of the protocol's session; empty on stdio, and for a client without one."""
+        protocol = self.carried.protocol
+        return protocol.id if protocol is not None else ""
+
 
 def protocol_session(request: Request) -> LiveSession:
     """Return the session of the protocol; raises `JsonRpcError` without one."""

@@ -149,6 +149,8 @@ class ToolCalls:
             if place.is_new and place.session is not None:
                 await request.carried.sessions.end(place.session)  # the server saw no call
             return adapt_result(correctable, modern=request.modern)
+        if tool is not None and not request.scope:
+            self._catalog.learn_links(request.session_id, tool.server_id, result.payload)
         return client_result(request, place, tool, result)
 
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:

@@ -167,7 +167,7 @@ class SessionCalls(DirectCalls):
 
     def result(self, call: DirectCall, payload: bytes) -> bytes:
         """Return the result of a call for the client."""
-        return call.known.result(payload)
+        return call.known.result(payload, self.live.id)
 
     def end(self, call: DirectCall) -> None:
         """Note the end of a call."""
