@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import pytest
+from tests.certificates import Authority
 from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
@@ -152,3 +154,12 @@ async def test_a_request_that_grpc_keeps_dropping_was_not_started(
     of_worker = fault_of_worker(_turned_away(), "w1")
     assert (of_worker.reason, of_worker.started) == (Reason.OVERLOADED, "no")
     assert "was not started" in of_worker.message
+
+
+async def test_the_error_of_a_client_that_tls_keeps_out_says_so(
+    plane: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_TLS_CA", str(Authority("ours").write(tmp_path / "ca.pem")))
+    async with AsyncClient(plane.address) as client:
+        with pytest.raises(ControlPlaneUnavailable, match=r"reached\. It does not use TLS, but"):
+            await client.list_tools(timeout=1)

@@ -25,7 +25,14 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, caller
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
-from leaseway.wire.channels.tls import Tls, open_channel, read_client_tls, read_tls, server_context
+from leaseway.wire.channels.tls import (
+    Tls,
+    cause_in_tls,
+    open_channel,
+    read_client_tls,
+    read_tls,
+    server_context,
+)
 
 
 async def who(_request: bytes, _context: object) -> bytes:
@@ -283,3 +290,34 @@ def test_files_are_named_from_the_folder_and_the_home_of_the_process(
     )
     assert tls.ca == tmp_path / "ca.pem"
     assert (tls.certificate, tls.key) == (Path("/home/me/me.pem"), Path("/home/me/me.key"))
+
+
+async def cause_at(address: str) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await ask(address)
+    return cause_in_tls(raised.value.details() or "")
+
+
+async def test_an_error_says_why_tls_keeps_a_client_from_connecting(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as address:
+        monkeypatch.setenv("LEASEWAY_TLS_NAME", "elsewhere")
+        assert "set LEASEWAY_TLS_NAME" in await cause_at(address)
+        monkeypatch.delenv("LEASEWAY_TLS_NAME")
+        theirs = Authority("theirs").write(tmp_path / "theirs.pem")
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(theirs))
+        assert "No authority in LEASEWAY_TLS_CA" in await cause_at(address)
+        monkeypatch.delenv("LEASEWAY_TLS_CA")
+        assert "set LEASEWAY_TLS_CA" in await cause_at(address)
+    monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
+    async with serving() as address:
+        for variable in ("CERT", "KEY", "CLIENT_CA"):
+            monkeypatch.delenv(f"LEASEWAY_TLS_{variable}")
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(authority.write(tmp_path / "ca.pem")))
+        assert "set LEASEWAY_TLS_CERT" in await cause_at(address)
+    monkeypatch.delenv("LEASEWAY_TLS_CA")
+    async with serving() as address:
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(tmp_path / "ca.pem"))
+        assert "It does not use TLS" in await cause_at(address)
+    assert await cause_at("127.0.0.1:1") == ""

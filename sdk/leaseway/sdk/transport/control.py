@@ -13,7 +13,7 @@ from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
-from leaseway.wire.channels.tls import open_channel
+from leaseway.wire.channels.tls import cause_in_tls, open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import duration
 
@@ -258,11 +258,15 @@ class ControlPlane:
                     await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
         except TimeoutError:
+            details = await self._last_failure()
+            cause = cause_in_tls(details) or (
+                "Check that it runs, and that the client's address (or LEASEWAY_ADDRESS) is its "
+                "own, and not the one for MCP clients."
+            )
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
-                f"The control plane at {self.identity.address} cannot be reached. Check that it "
-                "runs, and that the client's address (or LEASEWAY_ADDRESS) is its own, and not the "
-                f"one for MCP clients.{await self._last_failure()}",
+                f"The control plane at {self.identity.address} cannot be reached. {cause}"
+                + (f" ({details})" if details else ""),
             ) from None
 
     async def _last_failure(self) -> str:
@@ -271,6 +275,6 @@ class ControlPlane:
         try:
             await check(b"", timeout=_FAILURE_TIMEOUT)  # fails at once without a connection
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE and error.details():
-                return f" ({error.details()})"
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return error.details() or ""
         return ""

@@ -9,6 +9,7 @@ import grpc
 
 from leaseway.wire.advice import for_operators
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
+from leaseway.wire.channels.tls import cause_in_tls
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.status import fault_from_rpc_error
 
@@ -97,8 +98,10 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
         reason = _REASONS.get(code, Reason.INTERNAL)
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
     meaning, advice = _MEANINGS.get(reason, ""), _ADVICE.get(reason, "")
+    details = error.details() or "no details"
     status = "cannot be reached" if reason is unavailable else f"answered {code.name}"
-    message = f"{peer} {status}: {error.details() or 'no details'}. {meaning}"
+    cause = cause_in_tls(details) if reason is unavailable else ""
+    message = f"{peer} {status}: {details}. {cause or meaning}"
     return Fault(reason, message.strip(), started, for_operators(advice))
 
 

@@ -116,6 +116,39 @@ def open_channel(
     return _TlsChannel(tls, address, options)
 
 
+_NO_CONNECTION: Final = "failed to connect"
+_CAUSES: Final = {
+    "certificate has expired": "Its certificate has expired.",
+    "CERTIFICATE_VERIFY_FAILED": f"No authority in {CA_VARIABLE} has signed its certificate.",
+    "Hostname Verification": "Its certificate is for another name: connect to that name, or set "
+    f"{NAME_VARIABLE} to it.",
+    "WRONG_VERSION_NUMBER": f"It does not use TLS, but this client does, because of {CA_VARIABLE}.",
+}
+"""What gRPC says of a handshake that failed, and what that means."""
+
+
+def cause_in_tls(details: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return why TLS keeps a client from connecting, in sentences; empty for another reason.
+
+    Args:
+        details: The details of gRPC's error.
+        environment: The environment variables of the client.
+    """
+    if not details.startswith(_NO_CONNECTION):
+        return ""
+    for said, cause in _CAUSES.items():
+        if said in details:
+            return cause
+    if not details.endswith("Socket closed"):
+        return ""
+    if environment.get(CA_VARIABLE):
+        return (
+            "It closes connections, as those do that require a certificate of the client: set "
+            f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}."
+        )
+    return f"It closes connections, as those do that use TLS: set {CA_VARIABLE}."
+
+
 def _without_web_proxies(address: str) -> Sequence[tuple[str, Any]]:
     """Return the options of a channel that uses no proxy but one that is meant for it.
 
