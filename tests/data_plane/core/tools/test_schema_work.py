@@ -94,7 +94,7 @@ def property_of(schema: object) -> dict[str, Any]:
     return {"properties": {"x": schema}}
 
 
-@pytest.mark.parametrize("depth", [1, 8, 30, 100])
+@pytest.mark.parametrize("depth", [1, 8, 30, 60])  # each has two of the 128 levels
 def test_a_deep_document_is_judged_by_its_leaf(depth: int) -> None:
     check = ArgumentCheck(DOCUMENT)
     assert outcome(check, document(depth, "words")) is None
