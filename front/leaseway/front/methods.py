@@ -56,6 +56,7 @@ from leaseway.front.messages import (
     encode,
 )
 from leaseway.front.results import adapt_result, resource_error, rpc_error
+from leaseway.front.sessions.own_lists import ChangedList
 from leaseway.front.starts import check_problems
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, LeasewayError, Tool
@@ -80,9 +81,16 @@ def _list_handler(kind: ListKind) -> Handler:
         params = read_params(request, ListParams)
         live = session_of(request, methods._conversations, tells_end=False)
         listing = await shown_to(methods.catalog, kind, request, live)
+        if params.cursor is None and kind != "templates":
+            _note_listed(request, kind)
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
+
+
+def _note_listed(request: Request, kind: ChangedList) -> None:
+    if request.carried.protocol is not None:
+        request.carried.protocol.note_listed(kind)
 
 
 class Methods:
@@ -199,6 +207,8 @@ class Methods:
                 shown = offer.add_tools(listing, request.scope, shown, request.has_session)
         if not is_own:
             shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
+        if params.cursor is None:
+            _note_listed(request, "tools")
         return shown.page(params.cursor, modern=request.modern)
 
     def _call_tool(self, request: Request) -> Awaitable[bytes]:

@@ -15,6 +15,7 @@ from tests.front.harness import Host, front, host
 
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 
+CHANGED = "notifications/tools/list_changed"
 COMPLETE = "notifications/elicitation/complete"
 LOG = "notifications/message"
 
@@ -86,6 +87,23 @@ async def test_a_complete_elicitation_waits_for_the_clients_stream(fake: FakeLea
         async with stream(client, session) as events:
             await send(client, session, done="last")
             assert await next_of(events) == (COMPLETE, {"elicitationId": "last"}), "each once"
+
+
+async def test_a_changed_list_waits_for_the_clients_stream_unless_it_was_read_since(
+    fake: FakeLeaseway,
+) -> None:
+    async with asyncio.timeout(BOUND), front(fake) as url, host(url) as client:
+        away, reading, there = [await client.initialize() for _ in range(3)]
+        await client.send("tools/list", {}, there)
+        async with stream(client, there) as events:
+            fake.server("new").tool(name="fresh")(tell)
+            assert (await next_of(events))[0] == CHANGED
+        await client.send("tools/list", {}, reading)
+        async with stream(client, away) as events:
+            assert (await next_of(events))[0] == CHANGED
+        async with stream(client, reading) as events:
+            await send(client, reading, done="mine")
+            assert (await next_of(events))[0] == COMPLETE
 
 
 async def test_what_a_shared_server_says_outside_a_call_is_nobodys(fake: FakeLeaseway) -> None:

@@ -25,7 +25,7 @@ from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.wire.messages.mcp import INVALID_PARAMS
 
 _EMPTY: Final = b"{}"
-_CHANGED: Final = {
+CHANGED_LISTS: Final[Mapping[str, ChangedList]] = {
     "tools": "tools",
     "prompts": "prompts",
     "resources": "resources",
@@ -41,7 +41,7 @@ _MAX_LISTENED: Final = 256
 
 def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
     params = encode({"_meta": meta}) if meta else _EMPTY
-    return notification(f"notifications/{_CHANGED[kind]}/list_changed", params)
+    return notification(f"notifications/{CHANGED_LISTS[kind]}/list_changed", params)
 
 
 def _acknowledgement(

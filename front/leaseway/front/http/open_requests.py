@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from leaseway.front.calling.listening import changed_notification
 from leaseway.front.http.direct_calls import DirectCall
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.http.streams import EventStream, Reply
@@ -108,14 +107,6 @@ class NotificationStreams:
             live.streams.remove(stream.put)
             if not streams:
                 self._streams.pop(live, None)
-
-    def on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
-        """Tell the sessions that see one of the servers about a changed list."""
-        for live in tuple(self._streams):
-            if client and client != live.client.encoded:
-                continue
-            if not live.scope or live.scope in servers:
-                live.push(changed_notification(kind))
 
     def end(self) -> None:
         for streams in self._streams.values():

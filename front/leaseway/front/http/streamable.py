@@ -16,6 +16,7 @@ from aiohttp import web
 
 from leaseway.front.calling.conversations import COOKIE, carried_in
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
+from leaseway.front.calling.listening import CHANGED_LISTS
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.places import Place
 from leaseway.front.calling.requests import Request
@@ -148,8 +149,16 @@ class HttpFront:
 
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
-        self._unsubscribe = self._methods.catalog.subscribe(self._streams.on_list_changed)
+        self._unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
         self._expiring = asyncio.create_task(self._sessions.expire_idle(), name="front reaper")
+
+    def _on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
+        """Tell the sessions that see one of the servers about a changed list."""
+        for live in self._sessions:
+            if client and client != live.client.encoded:
+                continue
+            if not live.scope or live.scope in servers:
+                live.push_changed_list(CHANGED_LISTS[kind])
 
     def end_streams(self) -> None:
         self._streams.end()

@@ -450,10 +450,21 @@ class LiveSession:
         """Tell the client that a server lists something else to this session."""
         for tell in tuple(self.on_lists_changed):
             tell(kind)
+        self.push_changed_list(kind)
+
+    def push_changed_list(self, kind: ChangedList) -> None:
+        """Push that a list has changed.
+
+        Without a stream, the next one tells it, unless the client has read the list by then.
+        """
         if self.client.is_legacy:
             self._missed_lists.discard(kind)
             if not self.push(notification(f"notifications/{kind}/list_changed", b"{}")):
                 self._missed_lists.add(kind)
+
+    def note_listed(self, kind: ChangedList) -> None:
+        """Note that the client reads a list from its begin, and so what it has missed of it."""
+        self._missed_lists.discard(kind)
 
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.
@@ -490,7 +501,7 @@ class LiveSession:
     def push_missed(self) -> None:
         """Push the changes, updates and completed elicitations that no stream took."""
         for kind in tuple(self._missed_lists):
-            self.tell_changed_list(kind)
+            self.push_changed_list(kind)
         missed, self._missed = self._missed, {}
         for uri in missed:
             self._on_updated(uri)
