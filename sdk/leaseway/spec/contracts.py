@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.wire.json_pointer import escaped
 from leaseway.wire.messages.json_schema import (
     CHOICES,
     CONDITIONS,
@@ -162,10 +163,10 @@ def _collect(schema: Any, place: str, found: dict[str, Any], depth: int) -> None
     for key in DEFINITIONS:
         named = schema.get(key)
         for name, target in named.items() if isinstance(named, dict) else ():
-            escaped = name.replace("~", "~0").replace("/", "~1")
-            found[f"{place}/{key}/{escaped}"] = target
+            inside = f"{place}/{key}/{escaped(name)}"
+            found[inside] = target
             if depth < _MAX_DEPTH:
-                _collect(target, f"{place}/{key}/{escaped}", found, depth + 1)
+                _collect(target, inside, found, depth + 1)
 
 
 def _canonical(schema: Any, names: Mapping[str, str], depth: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a JSON pointer leads to (RFC 6901). Pure."""
+"""JSON pointers (RFC 6901): how they name a member, and what they lead to. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from urllib.parse import unquote
 
 _MAX_DIGITS: Final = 9
 """Digits of a place in a list; no list has more items."""
+
+
+def escaped(name: str) -> str:
+    """Return the step of a pointer that leads to a member with a name."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(step: str) -> str:
+    """Return the name of the member that a step of a pointer leads to."""
+    return step.replace("~1", "/").replace("~0", "~")
 
 
 def at_pointer(document: Any, pointer: str) -> Any:
@@ -21,7 +31,7 @@ def at_pointer(document: Any, pointer: str) -> Any:
         return None
     found = document
     for step in steps:
-        part = step.replace("~1", "/").replace("~0", "~")
+        part = unescaped(step)
         if isinstance(found, dict):
             found = found.get(part)
         elif isinstance(found, list) and _is_place(part, found):

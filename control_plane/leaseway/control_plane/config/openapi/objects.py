@@ -19,6 +19,7 @@ from leaseway.control_plane.config.openapi.references import (
     place_of,
     types_of,
 )
+from leaseway.wire.json_pointer import escaped
 
 _MAX_RULES: Final = 20
 """Schemas of one member that are compared with a further one of it."""
@@ -256,8 +257,7 @@ class Objects:
             for place, schemas in named_schemas(part, where):
                 for name, schema in schemas.items():
                     if isinstance(schema, Mapping):
-                        escaped = str(name).replace("~", "~0").replace("/", "~1")
-                        yield f"{place}/{escaped}", schema
+                        yield f"{place}/{escaped(str(name))}", schema
 
 
 def describes_part(schema: Mapping[str, Any], parts: list[Any]) -> bool:

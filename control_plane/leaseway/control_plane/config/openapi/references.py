@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+from leaseway.wire.json_pointer import escaped, unescaped
+
 OTHERS: Final = "x-leaseway-documents"
 """The key of the other documents in the first, by address."""
 MAX_DOCUMENTS: Final = 2_000
@@ -58,7 +60,7 @@ def bundle(document: Any, address: str, read: Callable[[str], Any]) -> None:
 
 def place_of(address: str) -> str:
     """Return the reference to another document in the first one."""
-    return f"#/{OTHERS}/{quote(address.replace('~', '~0').replace('/', '~1'), safe='~')}"
+    return f"#/{OTHERS}/{quote(escaped(address), safe='~')}"
 
 
 def named_schemas(document: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -83,7 +85,7 @@ def shown(reference: str) -> str:
     name, _, pointer = reference.removeprefix(f"#/{OTHERS}/").partition("/")
     if not reference.startswith(f"#/{OTHERS}/"):
         return reference
-    return _unescaped(name) + (f"#/{pointer}" if pointer else "")
+    return unescaped(unquote(name)) + (f"#/{pointer}" if pointer else "")
 
 
 class _Bundle:
@@ -141,7 +143,7 @@ class _Bundle:
         """Visit the target of a rewritten reference, and all references on the way to it."""
         node: Any = self._document
         for part in reference.split("/")[1:]:
-            name = _unescaped(part)
+            name = unescaped(unquote(part))
             if node is self._document and name == OTHERS:
                 node = self._others
             elif node is self._others:
@@ -191,10 +193,6 @@ class _Bundle:
             return f"#{fragment}"
         pointer = fragment if fragment.startswith("/") or not fragment else f"/{fragment}"
         return f"{place_of(address)}{pointer}"
-
-
-def _unescaped(part: str) -> str:
-    return unquote(part).replace("~1", "/").replace("~0", "~")
 
 
 class Unsupported(Exception):
@@ -285,7 +283,7 @@ class References:
         if not reference.startswith("#/") and reference != "#":
             raise Unsupported(missing)
         for part in reference.split("/")[1:]:
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            name = unescaped(unquote(part))
             while isinstance(node, Mapping) and name not in node and "$ref" in node:
                 node = self._target(node["$ref"], steps)  # such as of all schemas together
             if isinstance(node, Mapping) and name in node:
