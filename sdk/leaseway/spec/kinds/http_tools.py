@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 from leaseway.spec.keys import (
@@ -40,21 +40,27 @@ Style = Literal[
 
 
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "QUERY")
-POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "cookie", "body")
-BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text", "lines")
-STYLES: Final[tuple[Style, ...]] = (
-    "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix", "bare",
-)  # fmt: skip
+POSITIONS: Final[tuple[Position, ...]] = get_args(Position)
+BODIES: Final[tuple[Body, ...]] = get_args(Body)
+STYLES: Final[tuple[Style, ...]] = get_args(Style)
 """How lists and mappings are serialized: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
 mapping as a separate pair, `a[b]=1`, JSON, in paths `.1.2` and `;a=1,2`, and in a query the value
 alone, without a name."""
 
-IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY"))
+IDEMPOTENT: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY")
 """Methods that may be retried when it is unknown whether the request arrived."""
-READ_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing and have no body."""
-SAFE_METHODS: Final = READ_METHODS | {"QUERY"}
+SAFE_METHODS: Final = (*READ_METHODS, "QUERY")
 """Methods that change nothing."""
+DESTRUCTIVE: Final = ("PUT", "PATCH", "DELETE")
+"""Methods that may change or remove what is there already."""
+
+
+def _listed(methods: Iterable[str]) -> str:
+    *others, last = methods
+    return f"{', '.join(others)} and {last}"
+
 
 MAX_TOOLS: Final = 2_000
 """Limit of tools of one server."""
@@ -231,8 +237,7 @@ class HttpTool:
         0,
         Key(
             Whole(0, MAX_RETRIES),
-            "How often the request is repeated; only GET, HEAD, OPTIONS, PUT, DELETE and QUERY may"
-            " be sent twice.",
+            f"How often the request is repeated; only {_listed(IDEMPOTENT)} may be sent twice.",
             default="the server's",
         ),
     )
@@ -240,8 +245,9 @@ class HttpTool:
         (),
         Key(
             OwnReader(),
-            "Overrides of what the method implies: `readOnlyHint` for GET, HEAD, OPTIONS and QUERY,"
-            " `destructiveHint` for PUT, PATCH and DELETE, `idempotentHint` for PUT and DELETE.",
+            f"Overrides of what the method implies: `readOnlyHint` for {_listed(SAFE_METHODS)},"
+            f" `destructiveHint` for {_listed(DESTRUCTIVE)}, `idempotentHint` for"
+            f" {_listed(method for method in IDEMPOTENT if method not in SAFE_METHODS)}.",
             inside=HINT_KEYS,
         ),
     )
@@ -420,7 +426,7 @@ def find_faults(tool: HttpTool) -> Iterator[ToolFault]:
         yield ToolFault(
             "retries",
             f"has 'retries', but {tool.method} may not be sent twice; only "
-            f"{', '.join(sorted(IDEMPOTENT))} are retried",
+            f"{_listed(IDEMPOTENT)} are retried",
         )
 
 

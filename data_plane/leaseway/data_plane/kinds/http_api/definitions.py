@@ -7,7 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.spec.kinds.http_tools import IDEMPOTENT, SAFE_METHODS, HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import (
+    DESTRUCTIVE,
+    IDEMPOTENT,
+    SAFE_METHODS,
+    HttpParameter,
+    HttpTool,
+)
 
 _BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
 
@@ -54,6 +60,6 @@ def _annotations(tool: HttpTool) -> dict[str, bool]:
     reads = tool.method in SAFE_METHODS
     hints = {"readOnlyHint": reads, "openWorldHint": True}
     if not reads:
-        hints["destructiveHint"] = tool.method in ("PUT", "PATCH", "DELETE")
+        hints["destructiveHint"] = tool.method in DESTRUCTIVE
         hints["idempotentHint"] = tool.method in IDEMPOTENT
     return {**hints, **dict(tool.annotations)}
