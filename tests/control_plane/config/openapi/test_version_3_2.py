@@ -72,6 +72,7 @@ BODY = "requestBody: { required: true, content: { %s: { %s } } }"
     [
         ("application/jsonl", b'{"a":1}\n{"a":2}\n'),
         ("application/x-ndjson", b'{"a":1}\n{"a":2}\n'),
+        ("application/json-lines", b'{"a":1}\n{"a":2}\n'),
         ("application/json-seq", b'\x1e{"a":1}\n\x1e{"a":2}\n'),
     ],
 )
@@ -87,6 +88,13 @@ def test_items_are_sent_on_lines_of_their_own(kind: str, sent: bytes, schema: st
 def test_lines_whose_schema_is_no_list_are_text(schema: str) -> None:
     tool = only(BODY % ("application/x-ndjson", schema), "post")
     assert request(tool, body='{"a":1}\n').body == b'{"a":1}\n'
+
+
+def test_lines_that_may_also_be_one_value_are_one_argument() -> None:
+    schema = "schema: { type: [array, object], properties: { a: { type: integer } } }"
+    tool = only(BODY % ("application/jsonl", schema), "post")
+    assert request(tool, body=[{"a": 1}, {"a": 2}]).body == b'{"a":1}\n{"a":2}\n'
+    assert request(tool, body={"a": 1}).body == b'{"a":1}\n'
 
 
 def test_items_of_a_mixed_body_are_parts_with_their_encoding() -> None:

@@ -12,7 +12,7 @@ _JSONS: Final = ("application/json", "application/merge-patch+json", "text/json"
 """Preferred over other JSON types; a merge patch is a plain object."""
 _ANY_TYPE: Final = ("*/*", "application/*")
 _TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/graphql", "/javascript")
-_LINES: Final = ("jsonl", "ndjson", "jsonlines", "json-seq")
+_LINES: Final = ("jsonl", "ndjson", "jsonlines", "json-lines", "json-seq")
 """Types whose bodies are one JSON value after another."""
 FORM: Final = "application/x-www-form-urlencoded"
 _FORM_DATA: Final = "multipart/form-data"

@@ -166,8 +166,9 @@ class Parameters:
         self._add("body", "body", read, required, "json", is_body=True)
 
     def _add_values(self, chosen: BodyType, required: bool, description: str) -> None:
-        is_json = chosen.body == "json"
-        members = self._objects.object_of(chosen.schema, lenient=chosen.body == "multipart")
+        members = None
+        if chosen.body != "lines":  # a line is no member, whatever else the schema accepts
+            members = self._objects.object_of(chosen.schema, lenient=chosen.body == "multipart")
         if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
             self._add_members(members, required, chosen)
             return
@@ -183,7 +184,7 @@ class Parameters:
         if description and "description" not in read:
             read["description"] = description
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
-        style: Style = "json" if is_json else "deep" if is_deep else "repeat"
+        style: Style = "json" if chosen.body == "json" else "deep" if is_deep else "repeat"
         self._add("body", "body", read, required, style, is_body=True)
 
     def _add_members(self, members: Mapping[str, Any], required: bool, chosen: BodyType) -> None:
