@@ -429,13 +429,45 @@ def test_examples_and_deprecation_are_told(parameter: str, schema: dict[str, Any
     assert made.parameters[0].parsed == schema
 
 
-@pytest.mark.parametrize(
-    ("pattern", "kept"),
-    [("/^[a-z]+$/", "^[a-z]+$"), ("/^a$/u", "^a$"), ("/^a$/i", None), ("^/a/$", "^/a/$")],
-)
+PATTERNS = [
+    ("/^[a-z]+$/", "^[a-z]+$"),
+    ("/^a$/u", "^a$"),
+    ("/^a$/i", None),
+    ("/[a-z]+$/", "[a-z]+$"),
+    (r"/\d{3}/g", r"\d{3}"),
+    ("/(^a$)/", "(^a$)"),
+    ("^a$/", "^a$"),
+    ("(^a$)/i", None),
+    ("/[/]a/", "[/]a"),
+    ("^/a/$", "^/a/$"),
+    ("/a/b/", "/a/b/"),
+    ("/a", "/a"),
+    (r"[$]/a/\/", r"[$]/a/\/"),
+    (r"a\$/m", r"a\$/m"),
+    ("/users/me", "/users/me"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "kept"), PATTERNS)
 def test_a_pattern_as_javascript_writes_it_is_one_of_json_schema(
     pattern: str, kept: str | None
 ) -> None:
     given = {"name": "q", "in": "query", "schema": {"type": "string", "pattern": pattern}}
     tool = only(json.dumps({"parameters": [given]}))
     assert tool.parameters[0].parsed.get("pattern") == kept
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        ("/^x-/", {"patternProperties": {"^x-": {}}, "additionalProperties": False}),
+        ("/^x-/i", {"patternProperties": {}}),
+        ("[", {"patternProperties": {}}),
+    ],
+)
+def test_an_object_is_open_where_no_pattern_tells_its_members(
+    pattern: str, kept: dict[str, Any]
+) -> None:
+    schema = {"patternProperties": {pattern: {}}, "additionalProperties": False}
+    tool = only(json.dumps({"parameters": [{"name": "q", "in": "query", "schema": schema}]}))
+    assert tool.parameters[0].parsed == kept

@@ -8,7 +8,6 @@ server does without a value is no reason to send it one.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
@@ -22,7 +21,7 @@ from leaseway.control_plane.config.openapi.references import (
     list_of,
     types_of,
 )
-from leaseway.control_plane.config.openapi.usable import is_pattern
+from leaseway.control_plane.config.openapi.usable import usable_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
 
@@ -43,9 +42,6 @@ _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
 _MAX_EXAMPLES: Final = 5
 _MAX_ENUM: Final = 500
-
-_LITERAL: Final = re.compile(r"/(\^.*)/([a-z]*)", re.DOTALL)
-"""A pattern between slashes, as JavaScript has it, which no text would match."""
 
 _KEPT: Final = frozenset(
     ("type", "format", "title", "description", "enum", "const", "pattern", "minLength",
@@ -253,12 +249,7 @@ class _Conversion:
         for key in PROPERTIES:
             named = schema.get(key)
             if isinstance(named, Mapping) and named:
-                converted[key] = {
-                    str(name): self.schema(part, depth, above)
-                    for name, part in named.items()
-                    if (key != "patternProperties" or is_pattern(str(name)))
-                    and not _is_read_only(self._references, part, Steps(_MAX_READ_ONLY))
-                }
+                converted[key] = self._named(named, converted, depth, above, key)
         if "required" in converted:
             known = converted.get("properties", {})
             names = [
@@ -267,6 +258,23 @@ class _Conversion:
             converted["required"] = names
             if not names:
                 del converted["required"]
+
+    def _named(
+        self, named: Mapping[Any, Any], converted: dict[str, Any], depth: int,
+        above: tuple[str, ...], key: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the schemas of members by their names, or by the patterns of these."""
+        kept: dict[str, Any] = {}
+        for name, part in named.items():
+            if _is_read_only(self._references, part, Steps(_MAX_READ_ONLY)):
+                continue
+            used = usable_pattern(str(name)) if key == "patternProperties" else str(name)
+            if used is None:
+                # Its members are not known, so none may be refused as another one.
+                converted.pop("additionalProperties", None)
+            else:
+                kept[used] = self.schema(part, depth, above)
+        return kept
 
 
 def _is_nullable(schema: Mapping[str, Any]) -> bool:
@@ -367,9 +375,8 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
             not isinstance(value, list) or not value or len(value) > _MAX_ENUM
         ):
             del converted[key]
-    literal = _LITERAL.fullmatch(str(converted.get("pattern")))
-    if literal:
-        converted["pattern"] = literal[1] if literal[2] in ("", "g", "u") else None
+    if isinstance(converted.get("pattern"), str):
+        converted["pattern"] = usable_pattern(converted["pattern"])
     for key, is_valid in _VALID.items():
         if key in converted and not is_valid(converted[key]):
             del converted[key]
@@ -394,15 +401,10 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_pattern(value: object) -> bool:
-    return isinstance(value, str) and is_pattern(value)
-
-
 _VALID: Final[Mapping[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
-    **dict.fromkeys(("format", "contentEncoding", "contentMediaType"), _is_text),
+    **dict.fromkeys(("format", "contentEncoding", "contentMediaType", "pattern"), _is_text),
     "multipleOf": _is_positive,
     "uniqueItems": _is_flag,
-    "pattern": _is_pattern,
 }
 """Whether the value of a keyword is one that JSON Schema allows."""
