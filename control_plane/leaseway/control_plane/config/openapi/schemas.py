@@ -23,7 +23,14 @@ from leaseway.control_plane.config.openapi.references import (
 )
 from leaseway.control_plane.config.openapi.usable import usable_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
-from leaseway.wire.messages.json_schema import CHOICES, LISTS, PROPERTIES, TYPES
+from leaseway.wire.messages.json_schema import (
+    CHOICES,
+    CONDITIONS,
+    LISTS,
+    MEMBERS,
+    PROPERTIES,
+    TYPES,
+)
 
 MAX_SCHEMA: Final = 32 * 1024
 """Characters of one parameter's JSON Schema."""
@@ -52,6 +59,13 @@ _KEPT: Final = frozenset(
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames")
 _RULES: Final = _KEPT.union(_ONE, LISTS, PROPERTIES)
 """Keywords that are converted; those beside a reference apply together with its target's."""
+_CHECKED: Final = _RULES.union(
+    CONDITIONS, MEMBERS,
+    ("dependencies", "dependentSchemas", "dependentRequired", "minContains", "maxContains"),
+).difference(
+    ("title", "description", "examples", "format", "contentEncoding", "contentMediaType")
+)  # fmt: skip
+"""Keywords by which a schema refuses values, converted or not."""
 
 
 class SchemaReader:
@@ -165,6 +179,7 @@ class _Conversion:
 
     def __init__(self, references: References, objects: Objects, files: bool, limit: int) -> None:
         self.count = 0
+        self._losses = 0
         self._references = references
         self._objects = objects
         self._files = files
@@ -187,6 +202,7 @@ class _Conversion:
                 all there are.
         """
         if not isinstance(schema, Mapping) or depth <= 0 or not self.is_complete:
+            self._losses += schema is not True
             return {}
         self.count += 1
         reference = schema.get("$ref")
@@ -194,11 +210,13 @@ class _Conversion:
             return self._referred(schema, str(reference), depth, above, is_part)
         if "discriminator" in schema and not is_part:
             schema = self._objects.with_subtypes(schema)
+            self._losses += 1
         converted = {key: value for key, value in schema.items() if key in _KEPT}
         _modernize(schema, converted, self._files)
         self._parts(schema, converted, depth - 1, above, is_part)
         if is_part and converted.get("additionalProperties") is False:
             del converted["additionalProperties"]
+        self._losses += _is_looser(schema, converted)
         return _with_null(converted) if _is_nullable(schema) else converted
 
     def _referred(
@@ -216,6 +234,7 @@ class _Conversion:
             target: Any = {}
         else:
             target = self._references.at(schema["$ref"])
+        self._losses += not target or ("discriminator" in target and not is_part)
         if isinstance(target, Mapping) and not is_part:
             target = self._objects.with_subtypes(target, reference)
         above = (*above, reference)
@@ -233,12 +252,13 @@ class _Conversion:
     ) -> None:  # fmt: skip
         for key in _ONE:
             part = schema.get(key)
+            losses = self._losses
             if isinstance(part, Mapping):
                 converted[key] = self.schema(part, depth, above)
             elif isinstance(part, bool) and key == "additionalProperties":
                 converted[key] = part
-        if "not" in converted and not converted["not"]:
-            del converted["not"]  # it was cut, and an empty one would forbid everything
+            if key == "not" and key in converted and (not converted[key] or self._losses > losses):
+                del converted[key]  # what accepts more would forbid more here
         for key in LISTS:
             given = list_of(schema.get(key))
             alternatives = key != "allOf"
@@ -275,6 +295,23 @@ class _Conversion:
             else:
                 kept[used] = self.schema(part, depth, above)
         return kept
+
+
+def _is_looser(schema: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:
+    """Return whether a converted schema may accept what the document's own keywords refuse."""
+    for key in _CHECKED.intersection(schema):
+        given, kept = schema[key], converted.get(key)
+        if key == "oneOf":
+            is_looser = len(list_of(given)) > 1  # converted to anyOf
+        elif key == "required":
+            is_looser = kept != given
+        elif key in PROPERTIES:
+            is_looser = not isinstance(given, Mapping) or len(given) != len(kept or {})
+        else:
+            is_looser = key not in converted
+        if is_looser:
+            return True
+    return False
 
 
 def _is_nullable(schema: Mapping[str, Any]) -> bool:
