@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.control_plane.config.openapi.operations import Imported, import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import definition, input_schema
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest, build_request
@@ -40,6 +40,60 @@ def test_the_fields_of_a_whole_query_are_parameters() -> None:
     assert input_schema(tool)["required"] == ["a"]
     sent = request(tool, a="x y&", l=[1, 2], o={"n": 3})
     assert sent.url == "http://a/x?a=x%20y%26&l=1&l=2&o%5Bn%5D=3"
+
+
+FIELD_RULES = """
+description: Find.
+parameters:
+  - name: q
+    in: querystring
+    description: What to find.
+    content: { application/x-www-form-urlencoded: { $ref: '#/components/mediaTypes/Query' } }
+"""
+MEDIA = """
+schema:
+  type: object
+  properties:
+    a: { type: string }
+    b: { type: array, items: { type: string } }
+    c: { type: string }
+    id: { type: string, readOnly: true }
+encoding: { a: { allowReserved: true }, b: { style: odd } }
+"""
+
+
+def with_media(operation: str, media: str) -> Imported:
+    document = {
+        "openapi": "3.2.0",
+        "paths": {"/x": {"get": yaml.safe_load(operation)}},
+        "components": {"mediaTypes": {"Query": yaml.safe_load(media)}},
+    }
+    return import_document(document)
+
+
+def test_each_field_of_a_whole_query_has_its_own_rules_and_costs_only_itself() -> None:
+    made = with_media(FIELD_RULES, MEDIA)
+    (tool,) = made.tools
+    assert request(tool, a="x/y", c="x/y").url == "http://a/x?a=x/y&c=x%2Fy"
+    assert [parameter.name for parameter in tool.parameters] == ["a", "c"]
+    assert tool.description == "Find.\n\nIts query: What to find."
+    (note,) = made.notes
+    assert "its optional parameter 'b': one of its parameters has the style 'odd'" in note
+
+
+def test_a_query_that_lacks_a_field_it_needs_is_not_sent_at_all() -> None:
+    made = with_media(FIELD_RULES, MEDIA.replace("type: object", "required: [b]", 1))
+    assert not made.tools[0].parameters
+    assert "its optional parameter 'q'" in made.notes[0]
+
+
+def test_the_media_type_of_a_parameter_may_be_a_reference() -> None:
+    content = "{ application/json: { $ref: '#/components/mediaTypes/Query' } }"
+    (tool,) = with_media(
+        f"parameters: [ {{ name: p, in: query, content: {content} }} ]",
+        "{ schema: { type: integer }, example: 7 }",
+    ).tools
+    assert tool.parameters[0].parsed == {"type": "integer", "examples": [7]}
 
 
 @pytest.mark.parametrize(

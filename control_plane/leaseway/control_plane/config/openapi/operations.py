@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.names import UniqueNames
 from leaseway.control_plane.config.openapi.objects import Objects
-from leaseway.control_plane.config.openapi.parameters import Parameters
+from leaseway.control_plane.config.openapi.parameters import Parameters, optional
 from leaseway.control_plane.config.openapi.references import References, Unsupported
 from leaseway.control_plane.config.openapi.schemas import SchemaReader
 from leaseway.control_plane.config.openapi.security import (
@@ -246,7 +246,7 @@ class _Importer:
             except Unsupported as error:
                 if given.get("required") is True or given.get("in") == "path":
                     raise
-                notes.append(f"its optional parameter {str(given['name'])[:64]!r}: {error}")
+                notes.append(optional(str(given["name"]), error))
         body: Body = "json"
         content_type = ""
         given = self._references.follow(operation.get("requestBody"))
@@ -259,13 +259,15 @@ class _Importer:
                 notes.append(f"its optional body: {method} has none")
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
+        notes += parameters.notes
         parameters.fit()
         summary = str(operation.get("summary") or "").strip()
         return HttpTool(
             name=self._names.name(identity),
             method=method,
             endpoint=_endpoint(path),
-            description=_description(summary, operation) or f"{method} {path[:_MAX_TITLE]}",
+            description=_description(summary, operation, parameters.about)
+            or f"{method} {path[:_MAX_TITLE]}",
             title=summary[:_MAX_TITLE],
             parameters=tuple(parameters.parameters),
             body=body,
@@ -276,7 +278,7 @@ class _Importer:
 
     def _is_empty(self, content: Any) -> bool:
         """Return whether a body is an object without members in each of its media types."""
-        medias = content.values() if isinstance(content, Mapping) else (None,)
+        medias = list(content.values()) if isinstance(content, Mapping) else [None]
         schemas: list[Any] = [
             media.get("schema") if isinstance(media, Mapping) else {} for media in medias
         ]
@@ -363,10 +365,11 @@ def _of_missing(reason: str) -> str:
     return f"A schema accepts anything in one place: {reason}."
 
 
-def _description(summary: str, operation: Mapping[str, Any]) -> str:
+def _description(summary: str, operation: Mapping[str, Any], about: list[str]) -> str:
     text = str(operation.get("description") or "").strip()
-    if summary and text != summary:
-        text = f"{summary}\n\n{text}" if text else summary
+    if text == summary:
+        text = ""
+    text = "\n\n".join(part for part in (summary, text, *about) if part)
     if operation.get("deprecated") is True:
         text = f"Deprecated. {text}"
     if len(text) > _MAX_DESCRIPTION:

@@ -45,13 +45,22 @@ _PATH_STYLES: Final[Mapping[str, Style]] = {
 
 
 class Parameters:
-    """The parameters of one operation, with unique names."""
+    """The parameters of one operation, with unique names.
+
+    Attributes:
+        parameters: The parameters.
+        notes: The optional parts of the operation that can't be sent, each as the end of a
+            sentence.
+        about: What the document says of parameters that became several, as sentences.
+    """
 
     def __init__(self, references: References, schemas: SchemaReader, objects: Objects) -> None:
         self._references = references
         self._schemas = schemas
         self._objects = objects
         self.parameters: list[HttpParameter] = []
+        self.notes: list[str] = []
+        self.about: list[str] = []
 
     def add(self, given: Mapping[str, Any]) -> None:
         """Add a parameter of an operation.
@@ -127,12 +136,10 @@ class Parameters:
         if members is None or len(members["properties"]) > _MAX_MEMBERS:
             self._add(name, "query", self._schema(given), required, "spread")
             return
-        for field, schema in members["properties"].items():
-            encoding = chosen.encoding.get(field)
-            encoding = encoding if isinstance(encoding, Mapping) else {}
-            is_required = required and field in members["required"]
-            style = self._form_style(schema, encoding)
-            self._add(field, "query", self._schemas.read(schema), is_required, style)
+        self._add_members(members, required, chosen, "query")
+        text = given.get("description")
+        if isinstance(text, str) and text.strip():
+            self.about.append(f"Its query: {text.strip()[:_MAX_TEXT]}")
 
     def fit(self) -> None:
         """Leave the largest schemas open in their depths until all are within `MAX_SCHEMAS`."""
@@ -187,24 +194,45 @@ class Parameters:
         style: Style = "json" if chosen.body == "json" else "deep" if is_deep else "repeat"
         self._add("body", "body", read, required, style, is_body=True)
 
-    def _add_members(self, members: Mapping[str, Any], required: bool, chosen: BodyType) -> None:
+    def _add_members(
+        self, members: Mapping[str, Any], required: bool, chosen: BodyType,
+        position: Position = "body",
+    ) -> None:  # fmt: skip
+        """Add the members of a body, or of a query in its form; an optional one may be left out.
+
+        Raises:
+            Unsupported: One that the others need can't be sent; none is added.
+        """
+        made: list[tuple[str, dict[str, Any], Style, bool]] = []
+        notes: list[str] = []
         for name, schema in members["properties"].items():
             if self._schemas.is_read_only(schema):
                 continue
-            is_required = required and name in members["required"]
             encoding = chosen.encoding.get(name)
             encoding = encoding if isinstance(encoding, Mapping) else {}
-            match chosen.body:
-                case "form":
-                    style = self._form_style(schema, encoding)
-                    reserved = encoding.get("allowReserved") is True
-                    read = self._schemas.read(schema)
-                    self._add(name, "body", read, is_required, style, allow_reserved=reserved)
-                case "multipart":
-                    read, style = self._part(schema, encoding)
-                    self._add(name, "body", read, is_required, style)
-                case _:
-                    self._add(name, "body", self._schemas.read(schema), is_required, "json")
+            try:
+                made.append((name, *self._member(schema, encoding, chosen.body)))
+            except Unsupported as error:
+                if name in members["required"]:
+                    raise
+                notes.append(optional(name, error))
+        self.notes += notes
+        for name, read, style, reserved in made:
+            is_required = required and name in members["required"]
+            self._add(name, position, read, is_required, style, allow_reserved=reserved)
+
+    def _member(
+        self, schema: Any, encoding: Mapping[str, Any], body: Body
+    ) -> tuple[dict[str, Any], Style, bool]:
+        """Return the schema and the style of a member, and whether reserved characters stay."""
+        match body:
+            case "form":
+                reserved = encoding.get("allowReserved") is True
+                return self._schemas.read(schema), self._form_style(schema, encoding), reserved
+            case "multipart":
+                return *self._part(schema, encoding), False
+            case _:
+                return self._schemas.read(schema), "json", False
 
     def _form_style(self, schema: Any, encoding: Mapping[str, Any]) -> Style:
         if not {"style", "explode"} & encoding.keys():
@@ -239,8 +267,10 @@ class Parameters:
         schema = given.get("schema")
         content = given.get("content")
         if schema is None and isinstance(content, Mapping) and content:
-            media = next(iter(content.values()))
-            schema = media.get("schema") if isinstance(media, Mapping) else None
+            media = self._references.follow(next(iter(content.values())))
+            media = media if isinstance(media, Mapping) else {}
+            schema = media.get("schema")
+            given = {**media, **given}  # either has examples
         text = given.get("description")
         notes: dict[str, Any] = {}
         if isinstance(text, str) and text:
@@ -316,6 +346,11 @@ class Parameters:
                 allow_reserved=allow_reserved,
             )
         )
+
+
+def optional(name: str, error: Unsupported) -> str:
+    """Return the end of a sentence about an optional parameter that can't be sent."""
+    return f"its optional parameter {name[:64]!r}: {error}"
 
 
 def _any_fields(read: Mapping[str, Any], description: str) -> dict[str, Any]:
