@@ -13,7 +13,7 @@ import pytest
 
 from leaseway.control_plane.config.openapi.documents import Documents, OpenApiDocument
 from leaseway.control_plane.config.openapi.operations import OperationSelection
-from leaseway.control_plane.config.openapi.parts import MAX_FETCHED
+from leaseway.control_plane.config.openapi.split.parts import MAX_FETCHED
 
 SPLIT = {
     "openapi.yaml": """

@@ -14,6 +14,7 @@ from leaseway.control_plane.config.openapi.operations import (
     OperationSelection,
     import_document,
 )
+from leaseway.control_plane.config.openapi.references import Derivations
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
 from leaseway.data_plane.kinds.http_api.requests import build_request
@@ -38,9 +39,9 @@ Hard: { type: object, properties: { scale: { type: integer } } }
 """
 
 
-def posting(schema: object, schemas: str = PETS) -> HttpTool:
-    """Return the tool that posts a schema as JSON."""
-    media = {"application/json": {"schema": schema}}
+def posting(schema: object, schemas: str = PETS, kind: str = "application/json") -> HttpTool:
+    """Return the tool that posts a schema."""
+    media = {kind: {"schema": schema}}
     operation = {"requestBody": {"required": True, "content": media}}
     made = import_document(
         {
@@ -247,3 +248,230 @@ def test_a_body_that_allows_any_other_member_is_one_argument() -> None:
     assert accepts(tool, body={"a": 1, "custom": [2]})
     assert not accepts(tool, body={"a": "1"})
     assert accepts(posting(schema), a=1)
+
+
+BASE = "type: object, discriminator: { propertyName: kind }, properties: { kind: { type: string } }"
+LIVES = "properties: { lives: { type: integer } }"
+
+
+@pytest.mark.parametrize(
+    "schemas",
+    [
+        f"""
+Pet: {{ {BASE} }}
+PetIn: {{ $ref: '#/components/schemas/Pet' }}
+Cat: {{ allOf: [ {{ $ref: '#/components/schemas/PetIn' }}, {{ {LIVES} }} ] }}
+""",
+        f"""
+Pet: {{ $ref: '#/components/schemas/Pet[T]' }}
+Pet[T]: {{ {BASE} }}
+Cat: {{ allOf: [ {{ $ref: '#/components/schemas/Pet%5BT%5D' }}, {{ {LIVES} }} ] }}
+""",
+        f"""
+Pet: {{ {BASE} }}
+Cat: {{ allOf: [ {{ allOf: [ {{ $ref: '#/components/schemas/Pet' }} ] }} ], {LIVES} }}
+""",
+    ],
+    ids=["alias", "escaped", "nested"],
+)
+def test_a_subtype_is_found_however_it_refers_to_its_base(schemas: str) -> None:
+    tool = posting(ref("Pet"), schemas)
+    assert accepts(tool, kind="Cat", lives=9)
+    assert "Cat: lives." in tool.parameters[0].parsed["description"]
+
+
+OPENAPI = """
+openapi: 3.1.0
+servers: [ { url: 'http://x' } ]
+paths:
+  /x:
+    post:
+      requestBody:
+        required: true
+        content: { application/json: { schema: { $ref: 'REF' } } }
+"""
+CAT_FILE = f"allOf: [ {{ $ref: Pet.yaml }}, {{ {LIVES} }} ]"
+MAPPED = BASE.replace("propertyName: kind", "propertyName: kind, mapping: { meow: TARGET }")
+
+
+@pytest.mark.parametrize(
+    ("files", "value"),
+    [
+        (
+            {
+                "api.yaml": OPENAPI.replace("REF", "#/components/schemas/Pet")
+                + "components: { schemas: { Pet: { $ref: Pet.yaml }, Cat: { $ref: Cat.yaml } } }",
+                "Pet.yaml": f"---\n{{ {BASE} }}",
+                "Cat.yaml": CAT_FILE,
+            },
+            "Cat",
+        ),
+        (
+            {
+                "api.yaml": OPENAPI.replace("REF", "Pet.yaml"),
+                "Pet.yaml": f"---\n{{ {MAPPED.replace('TARGET', 'Cat.yaml')} }}",
+                "Cat.yaml": CAT_FILE,
+            },
+            "meow",
+        ),
+        (
+            {
+                "api.yaml": OPENAPI.replace("REF", "all.yaml#/Pet"),
+                "all.yaml": f"Pet: {{ {BASE} }}\n"
+                f"Cat: {{ allOf: [ {{ $ref: '#/Pet' }} ], {LIVES} }}",
+            },
+            "Cat",
+        ),
+        *(
+            (
+                {
+                    "api.yaml": OPENAPI.replace("REF", "all.yaml#/components/schemas/Pet"),
+                    "all.yaml": "components: { schemas: {"
+                    f" Pet: {{ {MAPPED.replace('TARGET', target)} }}, Cat: {{ {LIVES} }} }} }}",
+                },
+                "meow",
+            )
+            for target in ("'#/components/schemas/Cat'", "Cat")
+        ),
+    ],
+    ids=["a file each", "mapped file", "schemas alone", "mapped in another", "named in another"],
+)
+def test_subtypes_are_found_in_every_form_of_a_split_document(
+    tmp_path: Path, files: dict[str, str], value: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    loaded = Documents().load(str(tmp_path / "api.yaml"), OperationSelection()).imported
+    assert (loaded.notes, loaded.skipped) == ((), ())
+    assert accepts(loaded.tools[0], kind=value, lives=9)
+    assert f"{value}: lives." in loaded.tools[0].parameters[0].parsed["description"]
+
+
+def test_files_that_lead_from_subtype_to_subtype_are_each_looked_at_once(tmp_path: Path) -> None:
+    text = OPENAPI.replace("REF", "0.yaml#/definitions/Base")
+    (tmp_path / "api.yaml").write_text(text)
+    many = 60
+    base = f"Base: {{ {BASE} }}, More: {{ allOf: [ {{ $ref: '#/definitions/Base' }} ]"
+    for number in range(many):
+        following = f"{number + 1}.yaml#/definitions/Base"
+        more = f", properties: {{ m: {{ $ref: '{following}' }} }}" if number < many - 1 else ""
+        (tmp_path / f"{number}.yaml").write_text(f"definitions: {{ {base}{more} }} }}")
+    looked_at: list[Any] = []
+
+    class Counting(Derivations):
+        def add(self, document: Any) -> Any:
+            looked_at.append(document)
+            return super().add(document)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leaseway.control_plane.config.openapi.split.bundling.Derivations", Counting)
+        Documents().load(str(tmp_path / "api.yaml"), OperationSelection())
+    assert len(looked_at) == many + 1
+
+
+OPEN_CAT = PETS.replace("required: [lives]", "RULE")
+
+
+@pytest.mark.parametrize(
+    ("rule", "other"),
+    [
+        ("not: { required: [dead] }", False),
+        ("patternProperties: { '^x-': {} }", True),
+        ("additionalProperties: true", True),
+    ],
+)
+def test_a_subtype_with_rules_of_its_own_costs_no_member(rule: str, other: bool) -> None:
+    tool = posting({"properties": {"pet": ref("Pet")}}, OPEN_CAT.replace("RULE", rule))
+    assert accepts(tool, pet={"kind": "meow", "lives": 9})
+    assert accepts(tool, pet={"kind": "Puppy", "weeks": 3})
+    assert not accepts(tool, pet={"kind": "Puppy", "weeks": "three"})
+    (pet,) = tool.parameters
+    assert pet.parsed.get("additionalProperties") is (True if other else None)
+
+
+def test_a_subtype_that_is_too_large_to_be_read_leaves_its_base_open() -> None:
+    parts: list[Any] = [{"properties": {f"m{number}": {}}} for number in range(600)]
+    large = json.dumps({"allOf": [ref("Pet"), *parts]})
+    assert accepts(posting(ref("Pet"), f"{PETS}\nHuge: {large}"), body={"kind": "Huge", "m599": 1})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"description": "A pet."}, {"type": "object"}, {"nullable": True}, {"required": ["kind"]}],
+)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_part_beside_a_base_does_not_end_its_subtypes(part: Any, is_inside: bool) -> None:
+    both = {"allOf": [ref("Pet"), part]}
+    sent = {"kind": "meow", "lives": 9}
+    if is_inside:
+        tool = posting({"type": "object", "properties": {"pet": both}})
+        assert accepts(tool, pet=sent)
+        assert not accepts(tool, pet={**sent, "lives": "nine"})
+    else:
+        tool = posting(both)
+        assert accepts(tool, **sent)
+        assert not accepts(tool, **{**sent, "lives": "nine"})
+
+
+def test_a_subtype_without_members_has_none_of_its_siblings() -> None:
+    tool = posting(ref("Fish"), PETS + "Fish: { allOf: [ { $ref: '#/components/schemas/Pet' } ] }")
+    assert {parameter.name for parameter in tool.parameters} == {"kind", "name"}
+
+
+def test_a_subtype_may_have_several_values() -> None:
+    schemas = PETS.replace("mapping: {", "mapping: { cat: Cat, pet: Pet,")
+    about = posting(ref("Pet"), schemas).parameters[0].parsed["description"]
+    assert "members: pet; cat or meow: lives; Dog" in about
+
+
+LISTED = """
+Pet: { type: object, discriminator: { propertyName: kind }, properties: { kind: KIND } }
+Kind: { type: string, enum: [Pet] }
+Cat:
+  allOf:
+    - $ref: '#/components/schemas/Pet'
+    - { properties: { kind: { enum: [Cat] }, lives: { type: integer } } }
+Kitten:
+  allOf:
+    - $ref: '#/components/schemas/Cat'
+    - { properties: { kind: { const: kitten }, weeks: { type: integer } } }
+"""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "{ type: string, enum: [Pet] }",
+        "{ const: Pet }",
+        "{ $ref: '#/components/schemas/Kind' }",
+        "{ allOf: [ { $ref: '#/components/schemas/Kind' } ] }",
+    ],
+)
+@pytest.mark.parametrize(
+    ("base", "values"),
+    [("Pet", {"Pet", "Cat", "kitten"}), ("Cat", {"Cat", "kitten"}), ("Kitten", {"kitten"})],
+)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_the_values_of_subtypes_may_be_sent_where_a_base_lists_its_own_alone(
+    kind: str, base: str, values: set[str], is_inside: bool
+) -> None:
+    schema = {"type": "object", "properties": {"pet": ref(base)}} if is_inside else ref(base)
+    tool = posting(schema, LISTED.replace("KIND", kind))
+    for value in (*values, "Dog"):
+        sent = {"pet": {"kind": value}} if is_inside else {"kind": value}
+        assert accepts(tool, **sent) is (value != "Dog")
+    if base == "Pet":
+        assert "kitten: lives, weeks." in json.dumps(input_schema(tool))
+
+
+def test_a_form_whose_base_has_too_many_subtypes_takes_any_field() -> None:
+    schemas: dict[str, Any] = {"A": {"type": "object", "discriminator": {"propertyName": "t"}}}
+    for number in range(60):
+        part = {"properties": {f"m{number}": {"type": "string"}, "t": {"type": "string"}}}
+        schemas[f"S{number}"] = {"allOf": [ref("A"), part]}
+    tool = posting(ref("A"), json.dumps(schemas), "multipart/form-data")
+    sent = {"body": {"t": "S59", "m59": "x"}}
+    assert accepts(tool, **sent)
+    body = build_request(tool, "http://x", sent).body or b""
+    assert b'name="t"' in body
+    assert b'name="m59"' in body

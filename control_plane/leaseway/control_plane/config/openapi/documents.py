@@ -20,8 +20,8 @@ from leaseway.control_plane.config.openapi.operations import (
     OperationSelection,
     import_document,
 )
-from leaseway.control_plane.config.openapi.parts import Folder, Origin, Signature, signature
-from leaseway.control_plane.config.openapi.references import bundle
+from leaseway.control_plane.config.openapi.split.bundling import bundle
+from leaseway.control_plane.config.openapi.split.parts import Folder, Origin, Signature, signature
 from leaseway.control_plane.config.tree.files import NotRegular, read_regular
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB

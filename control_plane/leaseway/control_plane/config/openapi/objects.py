@@ -6,20 +6,18 @@ them to it only by their own `allOf` and by the `mapping` of the discriminator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from leaseway.control_plane.config.openapi.references import (
     OTHERS,
+    Derivations,
     References,
     Steps,
-    Unsupported,
     list_of,
-    named_schemas,
-    place_of,
     types_of,
 )
-from leaseway.wire.json_pointer import escaped
 
 _MAX_RULES: Final = 20
 """Schemas of one member that are compared with a further one of it."""
@@ -31,9 +29,52 @@ _MAX_MEMBERS: Final = 100
 """Members that the subtypes of one schema add; with more of them it takes any."""
 _MAX_LISTED: Final = 800
 """Characters of what a description says of subtypes."""
+_MAX_NESTED: Final = 20
+"""Levels of an `allOf` in another one that are searched for bases."""
+
+_MAX_KEPT: Final = 500
+"""Schemas whose members are kept for other questions about them."""
 
 _Rules = dict[str, list[Any]]
 """The schemas of each member, by its name."""
+_Reading = Literal["exact", "form", "subtype"]
+"""What members are read for: an object that must be told by them alone; a form, of which those of
+alternatives are told too; or a base, which is told what a subtype adds and forbids less than it."""
+
+
+@dataclass
+class _Found:
+    """The members of an object that were found.
+
+    Attributes:
+        rules: Their schemas.
+        required: The names of those that must be there.
+        is_open: Whether the object may have others.
+    """
+
+    rules: _Rules = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class _Kin:
+    """The subtypes of a schema.
+
+    Attributes:
+        schema: The schema.
+        member: The member that tells them apart.
+        values: Its values for the schema itself.
+        subtypes: Each with the values that the document gives it; with none it is its own, or the
+            subtype's name.
+        ids: Their identities, and those of what stands between them and the schema.
+    """
+
+    schema: Mapping[str, Any]
+    member: str
+    values: tuple[str, ...]
+    subtypes: tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]
+    ids: frozenset[int]
 
 
 class Objects:
@@ -42,9 +83,12 @@ class Objects:
     def __init__(self, references: References) -> None:
         self._references = references
         self._left = _MAX_ALL_SUBTYPES
-        self._bases: dict[str, list[str]] | None = None
+        self._known: Derivations | None = None
         # By identity, with the schema, so that its id stays its own.
-        self._widened: dict[tuple[int, str], tuple[Any, Mapping[str, Any]]] = {}
+        self._kin: dict[int, tuple[Any, _Kin | None]] = {}
+        self._members: dict[int, tuple[Any, _Found]] = {}
+        self._wide_bases: dict[int, Mapping[str, Any]] = {}
+        self._widened: dict[int, tuple[Any, Mapping[str, Any]]] = {}
 
     def object_of(self, schema: Any, *, lenient: bool = False) -> Mapping[str, Any] | None:
         """Return a schema's `properties` and `required`, or None if it has other rules.
@@ -58,128 +102,311 @@ class Objects:
         Raises:
             Unsupported: A reference has no target.
         """
-        rules: _Rules = {}
-        required: list[str] = []
-        if not self._merge(schema, rules, required, Steps(), lenient) or not rules:
+        found = _Found()
+        reading: _Reading = "form" if lenient else "exact"
+        if not self._merge(schema, found, Steps(), reading) or found.is_open or not found.rules:
             return None
         properties = {
-            name: parts[0] if len(parts) == 1 else {"allOf": parts} for name, parts in rules.items()
+            name: parts[0] if len(parts) == 1 else {"allOf": parts}
+            for name, parts in found.rules.items()
         }
-        return {"properties": properties, "required": required}
+        return {"properties": properties, "required": found.required}
 
-    def with_subtypes(self, schema: Mapping[str, Any], reference: str = "") -> Mapping[str, Any]:
+    def with_subtypes(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a schema that also has the members of its subtypes, as optional ones.
 
-        A schema without a discriminator or subtypes is returned as it is. One with too many
-        subtypes takes any member.
+        The same holds for the bases in its `allOf`, unless it is itself a subtype of them. A schema
+        without subtypes is returned as it is. One with too many subtypes takes any member.
 
         Args:
-            schema: The schema.
-            reference: What refers to it; empty for one that stands where it is used.
+            schema: The schema, as it stands in the document.
 
         Raises:
             Unsupported: A reference has no target.
         """
         if "discriminator" not in schema and "allOf" not in schema:
             return schema
-        known = self._widened.get((id(schema), reference))
-        if known is None:
-            known = schema, self._widen(schema, reference)
-            self._widened[id(schema), reference] = known
-        return known[1]
+        known = self._widened.get(id(schema))
+        if known is not None:
+            return known[1]
+        kin = self._kin_of(schema)
+        wide = schema if kin is None else self._widen(kin)
+        wide = self._with_wide_parts(wide, schema, _MAX_NESTED)
+        if wide is not schema:
+            self._widened[id(schema)] = schema, wide
+        return wide
 
     def _merge(
-        self, schema: Any, properties: _Rules, required: list[str], steps: Steps, lenient: bool,
-        *, is_part: bool = False,
-    ) -> bool:  # fmt: skip
-        """Add the members of a schema; return False if it has rules that members can't express."""
-        if not is_part:
+        self, schema: Any, found: _Found, steps: Steps, reading: _Reading, *, is_wide: bool = False
+    ) -> bool:
+        """Add the members of a schema; return False if it has rules that members can't express.
+
+        Args:
+            schema: The schema.
+            found: What the members are added to.
+            steps: The limit of its parts.
+            reading: What they are read for.
+            is_wide: Whether it has what its subtypes add already, or needs none of that.
+        """
+        if not is_wide:
             schema = self._followed(schema)
         if not isinstance(schema, Mapping) or not steps.take():
             return False
         types = types_of(schema)
         if types and "object" not in types:
             return False
-        if "not" in schema or "patternProperties" in schema:
+        if reading != "subtype" and ("not" in schema or "patternProperties" in schema):
             return False
         others = schema.get("additionalProperties")
-        if (isinstance(others, Mapping) or others is True) and not lenient:
-            return False
-        named = schema.get("properties")
-        parts = [*list_of(schema.get("allOf"))]
-        is_part = is_part or describes_part(schema, parts)
+        found.is_open |= isinstance(others, Mapping) or others is True
+        found.is_open |= "patternProperties" in schema
         if "$ref" in schema:
-            parts.insert(0, self._references.at(schema["$ref"]))
-        if not all(
-            self._merge(part, properties, required, steps, lenient, is_part=is_part)
-            for part in parts
-        ):
+            target = self._references.at(schema["$ref"])
+            if not self._merge(target, found, steps, reading, is_wide=is_wide):
+                return False
+        for part in list_of(schema.get("allOf")):
+            if not self._merge(part, found, steps, reading, is_wide=True):
+                return False
+        alternatives = [*list_of(schema.get("anyOf")), *list_of(schema.get("oneOf"))]
+        if alternatives and reading == "exact":
             return False
-        for key in ("anyOf", "oneOf"):
-            for part in list_of(schema.get(key)):
-                if not lenient:
-                    return False
-                self._merge(part, properties, [], steps, lenient, is_part=True)
+        for part in alternatives:
+            optional = _Found(found.rules)
+            is_read = self._merge(part, optional, steps, reading, is_wide=True)
+            found.is_open |= optional.is_open or (reading == "subtype" and not is_read)
+        named = schema.get("properties")
         for name, member in named.items() if isinstance(named, Mapping) else ():
-            _add(properties, str(name), member)
-        required += [name for name in list_of(schema.get("required")) if isinstance(name, str)]
+            _add(found.rules, str(name), member)
+        required = list_of(schema.get("required"))
+        found.required += [name for name in required if isinstance(name, str)]
         return True
 
     def _followed(self, schema: Any) -> Any:
-        """Return a schema, or what it refers to if that has subtypes, with these."""
+        """Return a schema, or what it refers to, with subtypes."""
         if not isinstance(schema, Mapping):
             return schema
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return self.with_subtypes(schema)
-        target = self._references.at(reference)
-        if not isinstance(target, Mapping):
-            return schema
-        wide = self.with_subtypes(target, reference)
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return schema if wide is target else {"allOf": [wide, beside]} if beside else wide
+        if beside:
+            return self.with_subtypes({"allOf": [{"$ref": reference}, beside]})
+        target = self._references.at(reference)
+        return self.with_subtypes(target) if isinstance(target, Mapping) else schema
 
-    def _widen(self, schema: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-        if "anyOf" in schema or "oneOf" in schema or not {"object"}.issuperset(types_of(schema)):
-            return schema
-        found = self._discriminator(schema, Steps())
-        if found is None:
-            return schema
-        name, mapping = found
-        own: _Rules = {}
-        self._merge(schema, own, [], Steps(), lenient=True, is_part=True)
-        added: _Rules = {}
-        listed: list[str] = []
+    def _with_wide_parts(
+        self, schema: Mapping[str, Any], owner: Mapping[str, Any], depth: int
+    ) -> Mapping[str, Any]:
+        parts = list_of(schema.get("allOf"))
+        wide = [self._wide_part(part, owner, depth) for part in parts]
+        return schema if _are_same(parts, wide) else {**schema, "allOf": wide}
+
+    def _wide_part(self, part: Any, owner: Mapping[str, Any], depth: int) -> Any:
+        """Return a part of an `allOf` with the subtypes of a base that it is.
+
+        Args:
+            part: The part.
+            owner: The schema that has it, which has no siblings' members.
+            depth: Levels of parts that may be searched.
+        """
+        if not isinstance(part, Mapping) or depth <= 0:
+            return part
+        base = self._references.end({"$ref": part["$ref"]} if "$ref" in part else part)
+        kin = None if base is None else self._kin_of(base)
+        if kin is None:
+            return part if "$ref" in part else self._with_wide_parts(part, owner, depth - 1)
+        wide = self._opened_for(kin, owner) if id(owner) in kin.ids else self._widen(kin)
+        if wide is kin.schema:
+            return part
+        beside = {key: value for key, value in part.items() if key != "$ref"}
+        return {"allOf": [wide, beside]} if "$ref" in part and beside else wide
+
+    def _widen(self, kin: _Kin) -> Mapping[str, Any]:
+        """Return a schema with the members that its subtypes add."""
+        known = self._wide_bases.get(id(kin.schema))
+        if known is not None:
+            return known
+        own = self._members_of(kin.schema)
+        added = _Found()
+        listed = [" or ".join(kin.values)] if kin.values else []
+        values = [*kin.values, *self._fixed(own.rules.get(kin.member))]
         is_whole = True
-        # Of an inherited discriminator only the subtypes of this schema are meant.
-        mapped = mapping if "discriminator" in schema else {}
-        for child, value in self._subtypes(reference, mapping, mapped):
+        for number, (subtype, told) in enumerate(kin.subtypes):
             self._left -= 1
-            if len(listed) >= _MAX_SUBTYPES or self._left < 0:
+            if number >= _MAX_SUBTYPES or self._left < 0:
                 is_whole = False
                 listed.append("and more")
                 break
-            rules: _Rules = {}
-            self._merge({"$ref": child}, rules, [], Steps(), lenient=True, is_part=True)
-            for member, parts in rules.items():
-                for part in parts if member not in own else ():
-                    _add(added, member, part)
-            members = ", ".join(member for member in rules if member not in own)
-            listed.append(f"{value}: {members}" if members else value)
-        if not listed:
-            return schema
-        is_whole = is_whole and len(added) <= _MAX_MEMBERS
-        wide = {key: value for key, value in schema.items() if key != "discriminator"}
-        wide.pop("additionalProperties", None)
-        if not is_whole:
-            added = {}
+            found = self._members_of(subtype)
+            added.is_open |= found.is_open
+            for member, parts in found.rules.items():
+                for part in parts if member not in own.rules else ():
+                    _add(added.rules, member, part)
+            of_subtype = self._values_of(subtype, told, found, own, kin.member)
+            values += [*of_subtype, *self._fixed(found.rules.get(kin.member))]
+            members = ", ".join(member for member in found.rules if member not in own.rules)
+            name = " or ".join(map(str, of_subtype))
+            listed.append(f"{name}: {members}" if members else name)
+        is_whole = is_whole and len(added.rules) <= _MAX_MEMBERS
+        opened = self._opened(kin.schema, kin.member, values if is_whole else None, Steps())
+        wide = {key: value for key, value in opened.items() if key != "discriminator"}
+        if wide.get("additionalProperties") is False:
+            del wide["additionalProperties"]
+        if added.is_open or not is_whole:
             wide["additionalProperties"] = True
-        properties = schema.get("properties")
+        properties = wide.get("properties")
         properties = dict(properties) if isinstance(properties, Mapping) else {}
-        properties[name] = _described(properties.get(name), listed, is_declared=name in own)
-        for member, parts in added.items():
+        is_declared = kin.member in own.rules
+        described = _described(properties.get(kin.member), listed, is_declared=is_declared)
+        properties[kin.member] = described
+        for member, parts in added.rules.items() if is_whole else ():
             properties.setdefault(member, parts[0] if len(parts) == 1 else {"anyOf": parts})
-        return {**wide, "properties": properties}
+        wide["properties"] = properties
+        self._wide_bases[id(kin.schema)] = wide
+        return wide
+
+    def _members_of(self, schema: Mapping[str, Any]) -> _Found:
+        """Return the members of a schema alone; those that can't be told leave it open."""
+        known = self._members.get(id(schema))
+        if known is None:
+            found = _Found()
+            is_read = self._merge(schema, found, Steps(), "subtype", is_wide=True)
+            found.is_open |= not is_read
+            if len(self._members) >= _MAX_KEPT:
+                self._members.clear()
+            known = self._members[id(schema)] = schema, found
+        return known[1]
+
+    def _values_of(
+        self, subtype: Mapping[str, Any], told: tuple[str, ...], found: _Found, base: _Found,
+        member: str,
+    ) -> list[Any]:  # fmt: skip
+        """Return the values that stand for a subtype with some members."""
+        of_base = base.rules.get(member, ())
+        own = [rule for rule in found.rules.get(member, ()) if rule not in of_base]
+        # The last is the subtype's own, the others are of what stands between it and the base.
+        return [*told] or self._fixed(own[-1:]) or [self._derivations.name_of(subtype)]
+
+    def _fixed(self, schemas: Iterable[Any] | None) -> list[Any]:
+        """Return the values that some schemas list."""
+        found: list[Any] = []
+        waiting = list(schemas or ())
+        steps = Steps()
+        while waiting and steps.take():
+            schema = self._references.end(waiting.pop(0)) or {}
+            waiting += list_of(schema.get("allOf"))
+            found += list_of(schema.get("enum"))
+            found += [schema["const"]] if "const" in schema else []
+        return found
+
+    def _opened_for(self, kin: _Kin, subtype: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a base that takes the values for one of its subtypes."""
+        if self._opened(kin.schema, kin.member, None, Steps()) is kin.schema:
+            return kin.schema
+        found = self._members_of(subtype)
+        told = next((told for schema, told in kin.subtypes if schema is subtype), ())
+        base = self._members_of(kin.schema)
+        values = self._values_of(subtype, told, found, base, kin.member)
+        values += self._fixed(found.rules.get(kin.member))
+        return self._opened(kin.schema, kin.member, values, Steps())
+
+    def _opened(
+        self, schema: Mapping[str, Any], member: str, values: list[Any] | None, steps: Steps
+    ) -> Mapping[str, Any]:
+        """Return a schema whose member takes more values; None stands for all.
+
+        Bases often list themselves alone, though what extends them must pass their schemas too.
+        """
+        if not steps.take():
+            return schema
+        changed: dict[str, Any] = {}
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and member in properties:
+            opened = self._with_values(properties[member], values, steps)
+            if opened is not properties[member]:
+                changed["properties"] = {**properties, member: opened}
+        parts = list_of(schema.get("allOf"))
+        opened_parts = [self._opened_part(part, member, values, steps) for part in parts]
+        if not _are_same(parts, opened_parts):
+            changed["allOf"] = opened_parts
+        return {**schema, **changed} if changed else schema
+
+    def _opened_part(self, part: Any, member: str, values: list[Any] | None, steps: Steps) -> Any:
+        if not isinstance(part, Mapping):
+            return part
+        if "$ref" not in part:
+            return self._opened(part, member, values, steps)
+        target = self._references.end({"$ref": part["$ref"]})
+        opened = None if target is None else self._opened(target, member, values, steps)
+        if opened is None or opened is target:
+            return part
+        opened = {key: value for key, value in opened.items() if key != "discriminator"}
+        beside = {key: value for key, value in part.items() if key != "$ref"}
+        return {"allOf": [opened, self._opened(beside, member, values, steps)]}
+
+    def _with_values(self, member: Any, values: list[Any] | None, steps: Steps) -> Any:
+        """Return the schema of a member that takes more values."""
+        if not isinstance(member, Mapping) or not steps.take():
+            return member
+        if "$ref" in member:
+            target = self._references.end({"$ref": member["$ref"]})
+            opened = self._with_values(target, values, steps)
+            beside = {key: value for key, value in member.items() if key != "$ref"}
+            return member if opened is target else {**opened, **beside}
+        changed: dict[str, Any] = {}
+        given = [*list_of(member.get("enum")), *([member["const"]] if "const" in member else ())]
+        if given and values is None:
+            changed = {"const": None, "enum": None}
+        elif given and any(value not in given for value in values or ()):
+            changed = {"const": None, "enum": _unique([*given, *(values or ())])}
+        parts = list_of(member.get("allOf"))
+        opened_parts = [self._with_values(part, values, steps) for part in parts]
+        if not _are_same(parts, opened_parts):
+            changed["allOf"] = opened_parts
+        if not changed:
+            return member
+        kept = (key for key in {**member, **changed} if changed.get(key, ()) is not None)
+        return {key: changed.get(key, member.get(key)) for key in kept}
+
+    def _kin_of(self, schema: Mapping[str, Any]) -> _Kin | None:
+        """Return the subtypes of a schema, or None if it has none."""
+        known = self._kin.get(id(schema))
+        if known is None:
+            known = self._kin[id(schema)] = schema, self._find_kin(schema)
+        return known[1]
+
+    def _find_kin(self, schema: Mapping[str, Any]) -> _Kin | None:
+        if "anyOf" in schema or "oneOf" in schema or not {"object"}.issuperset(types_of(schema)):
+            return None
+        found = self._discriminator(schema, Steps())
+        if found is None:
+            return None
+        member, mapping = found
+        names: dict[int, list[str]] = {}
+        targets: list[Mapping[str, Any]] = []
+        for value, written in mapping.items():
+            target = self._references.mapped(written)
+            if target is not None:
+                names.setdefault(id(target), []).append(str(value))
+                targets.append(target)
+        # Of an inherited discriminator only the subtypes of this schema are meant.
+        mapped = targets if "discriminator" in schema else []
+        listed = list(_different(schema, mapped))
+        below = list(self._derivations.below(schema, *listed))
+        subtypes: list[tuple[Mapping[str, Any], tuple[str, ...]]] = []
+        for subtype in (*listed, *below):
+            told = names.get(id(subtype)) or _told(subtype)
+            if told or self._derivations.name_of(subtype):
+                subtypes.append((subtype, tuple(told)))
+        if not subtypes:
+            return None
+        return _Kin(
+            schema=schema,
+            member=member,
+            values=tuple(names.get(id(schema), ())),
+            subtypes=tuple(subtypes),
+            ids=frozenset(map(id, (*listed, *below))),
+        )
 
     def _discriminator(self, schema: Any, steps: Steps) -> tuple[str, Mapping[str, Any]] | None:
         """Return the member that tells subtypes apart, and their references by its values."""
@@ -198,66 +425,15 @@ class Objects:
                 return inherited
         return None
 
-    def _subtypes(
-        self, reference: str, mapping: Mapping[str, Any], mapped: Mapping[str, Any]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the references of a schema's subtypes, direct or not, with the value of each.
-
-        Args:
-            reference: The schema's own.
-            mapping: The names of values for subtypes.
-            mapped: Those of them that are subtypes, whether or not they say so themselves.
-        """
-        values = {self._reference_of(target): str(value) for value, target in mapping.items()}
-        waiting = [reference, *map(self._reference_of, mapped.values())]
-        seen = {"", *waiting}
-        for child in waiting[1:]:
-            if child and child != reference:
-                yield child, values[child]
-        while waiting:
-            for child in self._derived().get(waiting.pop(0), ()):
-                if child not in seen:
-                    seen.add(child)
-                    waiting.append(child)
-                    yield child, values.get(child) or self._value_of(child)
-
-    def _reference_of(self, target: object) -> str:
-        """Return the reference to a schema of a mapping, which may be its name; empty if none."""
-        if not isinstance(target, str):
-            return ""
-        reference = target if target.startswith("#") else f"#/components/schemas/{target}"
-        try:
-            return reference if isinstance(self._references.target(reference), Mapping) else ""
-        except Unsupported:
-            return ""
-
-    def _value_of(self, reference: str) -> str:
-        own = self._references.at(reference).get("x-ms-discriminator-value")
-        return own if isinstance(own, str) else reference.rpartition("/")[2]
-
-    def _derived(self) -> Mapping[str, list[str]]:
-        """Return the schemas that extend others, by the references of these."""
-        if self._bases is None:
-            self._bases = {}
-            for own, schema in self._named():
-                for part in list_of(schema.get("allOf")):
-                    base = part.get("$ref") if isinstance(part, Mapping) else None
-                    if isinstance(base, str) and base != own:
-                        self._bases.setdefault(base, []).append(own)
-        return self._bases
-
-    def _named(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the schemas that have names, with their references."""
-        document = self._references.document
-        others = document.get(OTHERS)
-        named = [("#", document)]
-        for address, other in others.items() if isinstance(others, Mapping) else ():
-            named.append((place_of(str(address)), other))
-        for where, part in named:
-            for place, schemas in named_schemas(part, where):
-                for name, schema in schemas.items():
-                    if isinstance(schema, Mapping):
-                        yield f"{place}/{escaped(str(name))}", schema
+    @property
+    def _derivations(self) -> Derivations:
+        if self._known is None:
+            self._known = Derivations(self._references.end)
+            others = self._references.document.get(OTHERS)
+            self._known.add(self._references.document)
+            for other in others.values() if isinstance(others, Mapping) else ():
+                self._known.add(other)
+        return self._known
 
 
 def describes_part(schema: Mapping[str, Any], parts: list[Any]) -> bool:
@@ -274,6 +450,35 @@ def _add(rules: _Rules, name: str, member: Any) -> None:
     known = rules.setdefault(name, [])
     if not any(member is other or member == other for other in known[:_MAX_RULES]):
         known.append(member)
+
+
+def _unique(values: list[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept
+
+
+def _are_same(some: list[Any], others: list[Any]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _different(
+    schema: Mapping[str, Any], others: list[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas that are not a given one, each once."""
+    seen = {id(schema)}
+    for other in others:
+        if id(other) not in seen:
+            seen.add(id(other))
+            yield other
+
+
+def _told(subtype: Mapping[str, Any]) -> list[str]:
+    """Return the value that a schema says of itself that it stands for."""
+    own = subtype.get("x-ms-discriminator-value")
+    return [own] if isinstance(own, str) else []
 
 
 def _described(member: Any, listed: list[str], *, is_declared: bool) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The references of an OpenAPI document: brings what they lead to into one document, follows them.
+"""The references of an OpenAPI document: follows them, and finds what extends a schema by them.
 
-Of a document that is split over files or addresses, only what operations and security schemes need
-is read. Each other document stands under its own name in the first, and references lead there; one
-that may not or cannot be read is a `Refusal`, which costs only what refers to it. Pure.
+Of a document that is split over files or addresses, each other document stands under its own name
+in the first, and references lead there; one that is not there is a `Refusal`, which costs only what
+refers to it. Pure.
 """
 
 from __future__ import annotations
@@ -10,22 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, unquote, urldefrag, urljoin
+from urllib.parse import quote, unquote
 
 from leaseway.wire.json_pointer import escaped, unescaped
 
 OTHERS: Final = "x-leaseway-documents"
 """The key of the other documents in the first, by address."""
-MAX_DOCUMENTS: Final = 2_000
-"""Other documents that one document may have."""
 
-_UNNEEDED: Final = frozenset(
-    ("responses", "callbacks", "webhooks", "example", "examples", "links", "externalDocs")
-)
-_NAMED: Final = frozenset(
-    ("properties", "patternProperties", "schemas", "definitions", "$defs", "parameters", "paths")
-)
-"""Keywords whose members have names of the author's choice."""
 MAX_REFERENCES: Final = 50
 """References on the way to one part of a document."""
 _MAX_REFERENCE: Final = 4_096
@@ -33,6 +24,15 @@ _MAX_REFERENCE: Final = 4_096
 _MAX_MISSING: Final = 100
 _MAX_STEPS: Final = 500
 """Parts of a schema that one question about it may visit; documents may repeat them without end."""
+_EXTENDING: Final = frozenset(
+    ("properties", "required", "additionalProperties", "allOf", "anyOf", "oneOf")
+)
+"""Keywords beside a reference that make another schema of its target."""
+_OF_NO_NAMES: Final = frozenset(
+    ("openapi", "swagger", "components", "paths", "get", "post", "put", "patch", "delete",
+     "parameters", "$schema", "type", "properties", "items", "enum", *_EXTENDING)
+)  # fmt: skip
+"""Keys of a document that does not consist of schemas by their names."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +42,14 @@ class Refusal:
     reason: str
 
 
-class NotRead(Exception):
-    """A document that may not or cannot be read; the message is the end of a sentence."""
-
-
-def bundle(document: Any, address: str, read: Callable[[str], Any]) -> None:
-    """Add to a document the others that its operations need.
-
-    Args:
-        document: The document; modified.
-        address: Its own, absolute.
-        read: Returns the content of another document by its address. It raises NotRead.
-    """
-    if isinstance(document, dict):
-        _Bundle(document, address, read).run()
-
-
 def place_of(address: str) -> str:
     """Return the reference to another document in the first one."""
     return f"#/{OTHERS}/{quote(escaped(address), safe='~')}"
 
 
-def named_schemas(document: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield a document's mappings of schemas by name, with the reference to each.
-
-    Args:
-        document: The document; may be anything.
-        place: The reference to the document.
-    """
-    if not isinstance(document, Mapping):
-        return
-    components = document.get("components")
-    schemas = components.get("schemas") if isinstance(components, Mapping) else None
-    if isinstance(schemas, Mapping):
-        yield f"{place}/components/schemas", schemas
-    if isinstance(document.get("definitions"), Mapping):
-        yield f"{place}/definitions", document["definitions"]
+def place_of_schema(name: str) -> str:
+    """Return the reference to a schema of a document by its name."""
+    return f"#/components/schemas/{quote(escaped(name), safe='~')}"
 
 
 def shown(reference: str) -> str:
@@ -86,113 +58,6 @@ def shown(reference: str) -> str:
     if not reference.startswith(f"#/{OTHERS}/"):
         return reference
     return unescaped(unquote(name)) + (f"#/{pointer}" if pointer else "")
-
-
-class _Bundle:
-    def __init__(self, document: dict[str, Any], address: str, read: Callable[[str], Any]) -> None:
-        self._document = document
-        self._address = address
-        self._read = read
-        self._others: dict[str, Any] = {}
-        self._rewritten: set[int] = set()
-        self._visited: set[int] = set()
-        self._waiting: list[tuple[Any, str]] = []
-        self._has_subtypes = False
-
-    def run(self) -> None:
-        self._rewrite(self._document, self._address)
-        components = self._document.get("components")
-        self._visit(self._document.get("paths"), "paths")
-        self._visit(components.get("securitySchemes") if isinstance(components, dict) else None)
-        self._visit(self._document.get("securityDefinitions"))
-        while self._waiting or self._visit_subtypes():
-            node, key = self._waiting.pop()
-            if isinstance(node, dict):
-                self._walk(node, key)
-            else:
-                for item in node:
-                    self._visit(item)
-        if self._others:
-            self._document[OTHERS] = self._others
-
-    def _visit(self, node: Any, key: str = "") -> None:
-        if isinstance(node, dict | list) and id(node) not in self._visited:
-            self._visited.add(id(node))
-            self._waiting.append((node, key))
-
-    def _visit_subtypes(self) -> bool:
-        """Visit what may extend a schema with a discriminator, which does not refer to it."""
-        if self._has_subtypes:
-            for document in (self._document, *self._others.values()):
-                for _, schemas in named_schemas(document):
-                    for schema in schemas.values():
-                        if isinstance(schema, dict) and "allOf" in schema:
-                            self._visit(schema)
-        return bool(self._waiting)
-
-    def _walk(self, node: dict[str, Any], key: str) -> None:
-        self._has_subtypes = self._has_subtypes or (key not in _NAMED and "discriminator" in node)
-        reference = node.get("$ref")
-        if isinstance(reference, str):
-            self._follow(reference)
-        for name, part in node.items():
-            if key in _NAMED or name not in _UNNEEDED:
-                self._visit(part, "" if key in _NAMED else str(name))
-
-    def _follow(self, reference: str) -> None:
-        """Visit the target of a rewritten reference, and all references on the way to it."""
-        node: Any = self._document
-        for part in reference.split("/")[1:]:
-            name = unescaped(unquote(part))
-            if node is self._document and name == OTHERS:
-                node = self._others
-            elif node is self._others:
-                node = self._other(name)
-            elif isinstance(node, dict):
-                if name not in node and "$ref" in node:
-                    self._visit(node)
-                    return  # the importer follows it, too, and says what is missing
-                node = node.get(name)
-            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-                node = node[int(name)]
-            else:
-                return
-        self._visit(node)
-
-    def _other(self, address: str) -> Any:
-        if address not in self._others:
-            try:
-                if len(self._others) >= MAX_DOCUMENTS:
-                    raise NotRead(f"and more than {MAX_DOCUMENTS} documents are not read")
-                content = self._read(address)
-                self._rewrite(content, address)
-            except NotRead as error:
-                content = Refusal(str(error))
-            self._others[address] = content
-        return self._others[address]
-
-    def _rewrite(self, content: Any, base: str) -> None:
-        """Make all references of a document lead into the first one."""
-        waiting = [content]
-        while waiting:
-            node = waiting.pop()
-            if not isinstance(node, dict | list) or id(node) in self._rewritten:
-                continue
-            self._rewritten.add(id(node))
-            waiting += node.values() if isinstance(node, dict) else node
-            if isinstance(node, dict) and isinstance(node.get("$ref"), str):
-                node["$ref"] = self._local(node["$ref"], base)
-
-    def _local(self, reference: str, base: str) -> str:
-        reference = reference.encode(errors="replace").decode()  # JSON may hold half a character
-        try:
-            address, fragment = urldefrag(urljoin(base, reference.strip()))
-        except ValueError:
-            return reference
-        if address == self._address:
-            return f"#{fragment}"
-        pointer = fragment if fragment.startswith("/") or not fragment else f"/{fragment}"
-        return f"{place_of(address)}{pointer}"
 
 
 class Unsupported(Exception):
@@ -243,6 +108,28 @@ class References:
             node = self.at(node["$ref"])
         raise Unsupported("its references form a cycle")
 
+    def end(self, node: Any) -> Mapping[str, Any] | None:
+        """Return the schema that references end at, as it stands in the document, or None.
+
+        A schema that describes more of an object beside its reference is one of its own.
+        """
+        for _ in range(MAX_REFERENCES):
+            if not isinstance(node, Mapping):
+                return None
+            if "$ref" not in node or not _EXTENDING.isdisjoint(node):
+                return node
+            try:
+                node = self.target(node["$ref"])
+            except Unsupported:
+                return None
+        return None
+
+    def mapped(self, target: object) -> Mapping[str, Any] | None:
+        """Return the schema that a discriminator's mapping names by a reference or by its name."""
+        if not isinstance(target, str):
+            return None
+        return self.end({"$ref": target if target.startswith("#") else place_of_schema(target)})
+
     def at(self, reference: object) -> Any:
         """Return the target of a reference.
 
@@ -278,10 +165,9 @@ class References:
             raise Unsupported(
                 f"it refers to another document ({reference[:128]}), which is not read"
             )
-        missing = f"it refers to {shown(reference)[:256]}, which does not exist"
         node: Any = self.document
         if not reference.startswith("#/") and reference != "#":
-            raise Unsupported(missing)
+            raise Unsupported(_missing(reference))
         for part in reference.split("/")[1:]:
             name = unescaped(unquote(part))
             while isinstance(node, Mapping) and name not in node and "$ref" in node:
@@ -291,10 +177,107 @@ class References:
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
                 node = node[int(name)]
             else:
-                raise Unsupported(missing)
+                raise Unsupported(_missing(reference))
             if isinstance(node, Refusal):
                 raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
         return node
+
+
+def _missing(reference: str) -> str:
+    return f"it refers to {shown(reference)[:256]}, which does not exist"
+
+
+class Derivations:
+    """Which schemas extend which others by their `allOf`.
+
+    Args:
+        end: Returns the schema that references end at, always the same one, or None.
+    """
+
+    # By identity: references to one schema may be written in many ways.
+    def __init__(self, end: Callable[[Any], Mapping[str, Any] | None]) -> None:
+        self._end = end
+        self._names: dict[int, str] = {}
+        self._extensions: dict[int, list[Mapping[str, Any]]] = {}
+        self._read: set[int] = set()
+
+    def add(self, document: Any) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Add the schemas that have names in a document; return what is new of them.
+
+        Returns:
+            Each schema that is extended, with one that extends it.
+        """
+        found: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+        for name, node in self._named(document):
+            schema = self._end(node)
+            if schema is not None:
+                self._names.setdefault(id(schema), name)
+                found += self._read_bases(schema)
+        return found
+
+    def name_of(self, schema: Mapping[str, Any]) -> str:
+        """Return the name of a schema; empty if it has none."""
+        return self._names.get(id(schema), "")
+
+    def of(self, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the schemas that extend one directly."""
+        return self._extensions.get(id(schema), [])
+
+    def below(self, *schemas: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield all schemas that extend some, directly or not."""
+        waiting = list(schemas)
+        seen = set(map(id, waiting))
+        for schema in waiting:
+            for extension in self.of(schema):
+                if id(extension) not in seen:
+                    seen.add(id(extension))
+                    waiting.append(extension)
+                    yield extension
+
+    def _read_bases(
+        self, schema: Mapping[str, Any]
+    ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        waiting = [schema]
+        while waiting:
+            schema = waiting.pop()
+            if id(schema) in self._read:
+                continue
+            self._read.add(id(schema))
+            for base in self._bases(schema, Steps()):
+                self._extensions.setdefault(id(base), []).append(schema)
+                waiting.append(base)
+                yield base, schema
+
+    def _bases(self, schema: Mapping[str, Any], steps: Steps) -> Iterator[Mapping[str, Any]]:
+        """Yield the schemas that one extends, which may stand in parts of its parts."""
+        waiting = [schema]
+        while waiting and steps.take():
+            inner = waiting.pop(0)
+            parts = list_of(inner.get("allOf"))
+            if "$ref" in inner:
+                parts = [{"$ref": inner["$ref"]}, *parts]
+            for part in parts:
+                base = self._end(part)
+                if base is None or base is schema:
+                    continue
+                if base is part:
+                    waiting.append(base)
+                else:
+                    yield base
+
+    def _named(self, document: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the schemas of a document by their names; each may be a reference."""
+        document = self._end(document)
+        if document is None:
+            return
+        components = self._end(document.get("components")) or {}
+        given = (components.get("schemas"), *map(document.get, ("definitions", "$defs", "schemas")))
+        found = [mapping for mapping in map(self._end, given) if mapping is not None]
+        if not found and _OF_NO_NAMES.isdisjoint(document):
+            found = [document]
+        for mapping in found:
+            for name, node in mapping.items():
+                yield str(name), node
 
 
 def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -190,8 +190,9 @@ class _Conversion:
         return self.count <= self._limit
 
     def schema(
-        self, schema: Any, depth: int, above: tuple[str, ...], *, is_part: bool = False
-    ) -> dict[str, Any]:
+        self, schema: Any, depth: int, above: tuple[str, ...], *, is_part: bool = False,
+        is_wide: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         """Return a schema down to a depth.
 
         Args:
@@ -200,6 +201,7 @@ class _Conversion:
             above: The references that contain it.
             is_part: Whether other schemas describe the same object, so that its members are not
                 all there are.
+            is_wide: Whether it has what its subtypes add already, or needs none of that.
         """
         if not isinstance(schema, Mapping) or depth <= 0 or not self.is_complete:
             self._losses += schema is not True
@@ -207,10 +209,9 @@ class _Conversion:
         self.count += 1
         reference = schema.get("$ref")
         if reference is not None:
-            return self._referred(schema, str(reference), depth, above, is_part)
-        if "discriminator" in schema and not is_part:
-            schema = self._objects.with_subtypes(schema)
-            self._losses += 1
+            return self._referred(schema, str(reference), depth, above, is_part, is_wide)
+        if not is_wide:
+            schema = self._with_subtypes(schema)
         converted = {key: value for key, value in schema.items() if key in _KEPT}
         _modernize(schema, converted, self._files)
         self._parts(schema, converted, depth - 1, above, is_part)
@@ -219,9 +220,14 @@ class _Conversion:
         self._losses += _is_looser(schema, converted)
         return _with_null(converted) if _is_nullable(schema) else converted
 
+    def _with_subtypes(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        wide = self._objects.with_subtypes(schema)
+        self._losses += wide is not schema
+        return wide
+
     def _referred(
         self, schema: Mapping[str, Any], reference: str, depth: int, above: tuple[str, ...],
-        is_part: bool,
+        is_part: bool, is_wide: bool,
     ) -> dict[str, Any]:  # fmt: skip
         """Return a referred schema, with the keywords that stand beside the reference."""
         notes: dict[str, Any] = {}
@@ -230,21 +236,24 @@ class _Conversion:
             is_note = key in _NOTES or key not in _RULES
             if key not in ("$ref", "discriminator"):
                 (notes if is_note else rules)[key] = value
+        if rules:
+            # Both apply; a keyword beside the reference does not replace the target's.
+            parts = [*list_of(rules.pop("allOf", None)), rules, {"$ref": schema["$ref"]}]
+            both = {**notes, "allOf": parts}
+            return self.schema(both, depth, above, is_part=is_part, is_wide=is_wide)
         if reference in above or len(above) > MAX_REFERENCES:
             target: Any = {}
         else:
             target = self._references.at(schema["$ref"])
-        self._losses += not target or ("discriminator" in target and not is_part)
-        if isinstance(target, Mapping) and not is_part:
-            target = self._objects.with_subtypes(target, reference)
+        self._losses += not target
+        if isinstance(target, Mapping) and not is_wide:
+            target = self._with_subtypes(target)
+        merged = {**target, **notes} if isinstance(target, Mapping) else notes
+        merged.pop("discriminator", None)
+        # What a further reference leads to is not wide yet.
+        is_wide = is_wide or "$ref" not in merged
         above = (*above, reference)
-        if not rules:
-            merged = {**target, **notes} if isinstance(target, Mapping) else notes
-            merged.pop("discriminator", None)
-            return self.schema(merged, depth, above, is_part=is_part)
-        # Both apply; a keyword beside the reference does not replace the target's.
-        both = {**notes, "allOf": [*list_of(rules.pop("allOf", None)), rules, target]}
-        return self.schema(both, depth, above, is_part=is_part)
+        return self.schema(merged, depth, above, is_part=is_part, is_wide=is_wide)
 
     def _parts(
         self, schema: Mapping[str, Any], converted: dict[str, Any], depth: int,
@@ -263,7 +272,10 @@ class _Conversion:
             given = list_of(schema.get(key))
             alternatives = key != "allOf"
             share = is_part or describes_part(schema, [] if alternatives else given)
-            parts = [self.schema(part, depth, above, is_part=share) for part in given]
+            parts = [
+                self.schema(part, depth, above, is_part=share, is_wide=not alternatives)
+                for part in given
+            ]
             if parts and not (key in ("anyOf", "oneOf") and {} in parts):
                 converted["anyOf" if key == "oneOf" else key] = parts
         for key in PROPERTIES:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from leaseway.control_plane.config.openapi.references import NotRead
 from leaseway.control_plane.config.openapi.servers import origin
+from leaseway.control_plane.config.openapi.split.bundling import NotRead
 from leaseway.control_plane.config.tree.files import NotRegular, read_regular
 from leaseway.wire.channels.fetching import FetchError
 
