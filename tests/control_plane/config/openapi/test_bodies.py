@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from leaseway.control_plane.config.openapi.operations import Imported, import_document
+from leaseway.data_plane.kinds.http_api.requests import build_request
 from leaseway.spec.kinds.http_tools import HttpTool
 
 
@@ -83,3 +84,23 @@ def test_a_media_type_may_be_a_reference() -> None:
         components={"mediaTypes": {"A": {"schema": schema}}},
     )
     assert [parameter.name for parameter in tool.parameters] == ["a"]
+
+
+def test_a_form_with_any_other_fields_is_one_argument_whose_parts_have_their_types() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"order": {"type": "object"}, "note": {"type": "string"}},
+        "additionalProperties": True,
+    }
+    media = {
+        "multipart/form-data": {
+            "schema": schema,
+            "encoding": {"note": {"contentType": "text/markdown"}},
+        }
+    }
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    sent = {"order": {"id": 1}, "note": "a", "more": "b"}
+    body = build_request(tool, "http://x", {"body": sent}).body or b""
+    assert b'name="order"\r\nContent-Type: application/json\r\n\r\n{"id":1}' in body
+    assert b'name="note"\r\nContent-Type: text/markdown\r\n\r\na' in body
+    assert b'name="more"\r\n\r\nb' in body

@@ -182,7 +182,8 @@ class Parameters:
         is_multipart = chosen.body == "multipart"
         read = self._schemas.read(chosen.schema, files=is_multipart)
         if is_multipart and has_names(chosen):
-            read = read if "properties" in read else _any_fields(read, description)
+            of_parts = self._of_parts(read, chosen.encoding)
+            read = of_parts if "properties" in read else _any_fields(read, description)
         elif is_multipart and not self._schemas.accepts(chosen.schema, "array"):
             raise Unsupported("its multipart body is neither an object nor a list")
         if chosen.item_encoding and "items" in read:
@@ -193,6 +194,15 @@ class Parameters:
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
         style: Style = "json" if chosen.body == "json" else "deep" if is_deep else "repeat"
         self._add("body", "body", read, required, style, is_body=True)
+
+    def _of_parts(self, read: Mapping[str, Any], encodings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the schema of a whole form whose parts have their media types."""
+        parts = dict(read.get("properties", {}))
+        for name, encoding in encodings.items():
+            if name in parts and isinstance(encoding, Mapping):
+                kind = {key: encoding[key] for key in ("contentType",) if key in encoding}
+                parts[name], _ = self._part(parts[name], kind)
+        return {**read, "properties": parts}
 
     def _add_members(
         self, members: Mapping[str, Any], required: bool, chosen: BodyType,
