@@ -11,6 +11,7 @@ from tests.data_plane.doubles.transport import MemoryTransport
 
 from leaseway.data_plane.core.calls.call import Ask, Callbacks, Outcome, ToolRequest
 from leaseway.data_plane.mcp.protocol.connection import MAX_ABANDONED
+from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.wire.messages.mcp import ELICIT
 
@@ -58,5 +59,32 @@ async def test_a_question_passes_once_all_cancelled_calls_are_answered_if_they_a
             peer.receive([b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number])
         peer.receive([QUESTION])
         assert bool(asked) is passes
+    finally:
+        await peer.aclose(hurry=True)
+
+
+async def test_a_question_of_one_callers_call_never_passes_to_another_caller() -> None:
+    near, far = MemoryTransport.pair()
+    await far.connect(Server())  # type: ignore[arg-type]
+    peer = StreamPeer("shared", near)
+    peer.asks_alone = True
+    await peer.open()
+    asked: list[tuple[str, Ask]] = []
+
+    def call(name: str) -> None:
+        callbacks = Callbacks(
+            on_ask=lambda ask: asked.append((name, ask)), answers=frozenset({ELICIT})
+        )
+        request = ToolRequest("echo", b'"name":"echo","arguments":', b"{}", callbacks=callbacks)
+        peer.call(request, lambda _outcome: None)
+
+    try:
+        call("first")
+        # As over HTTP outside of a call's stream: nothing says whose question it is.
+        peer._inbox.handle(read(QUESTION), None)
+        call("second")
+        [(_, ask)] = asked
+        ask.end_with_call()
+        assert [name for name, _ in asked] == ["first"]
     finally:
         await peer.aclose(hurry=True)

@@ -24,7 +24,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from msgspec import structs
 
 from leaseway.data_plane.background import LightEvent
-from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import CALL_ENDED, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.definitions.greeting import correct_greeting
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
@@ -149,6 +149,7 @@ class Peer(Dispatcher[TransportContext]):
             self._respond,
             self._calls.get,
             self._find_asked_call,
+            self._find_another_call,
             on_tools_changed,
         )
         self._notices = Notices(self._inbox.is_asking)
@@ -471,6 +472,10 @@ class Peer(Dispatcher[TransportContext]):
     def _find_asked_call(self, related_call: ToolCall | None, method: str) -> Asked | str:
         call = self._find_call(related_call, method)
         return self._notices.answering(method) or call if isinstance(call, str) else call
+
+    def _find_another_call(self, method: str) -> Asked | str:
+        # Whoever else calls on a shared connection may be a stranger, also if he is alone now.
+        return self._find_asked_call(None, method) if self.leased else CALL_ENDED
 
     def _find_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and related_call is not None:

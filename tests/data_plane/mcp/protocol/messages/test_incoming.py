@@ -44,6 +44,7 @@ class Recorder:
             self.answers.append,
             lambda _: self.call,
             lambda _call, _method: "no call",
+            lambda _method: "no call",
             lambda: None,
         )
 

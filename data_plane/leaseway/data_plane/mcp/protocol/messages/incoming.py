@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
@@ -124,8 +124,13 @@ def find_asked_call(
         return _NO_CALL
     if shared:
         return _AMBIGUOUS
-    answering = (call for call in calls if method in call.request.callbacks.answers)
-    return min(answering, key=asks_of, default=None) or unanswered_text(method)
+    found, fewest = None, math.inf
+    for call in calls:
+        if method in call.request.callbacks.answers and (asks := asks_of(call)) < fewest:
+            found, fewest = call, asks
+            if not asks:
+                break
+    return found or unanswered_text(method)
 
 
 class LegacyServerRequests:
@@ -133,22 +138,23 @@ class LegacyServerRequests:
 
     Args:
         send: Sends a response.
-        find_call: Returns the call for a method if the one that was asked has ended, or why there
-            is none.
+        find_another: Returns the call for a method if the one that was asked has ended, or why
+            there is none: another caller must never get the question.
     """
 
-    def __init__(self, send: SendAnswer, find_call: Callable[[str], Asked | str]) -> None:
+    def __init__(self, send: SendAnswer, find_another: Callable[[str], Asked | str]) -> None:
         self._send = send
-        self._find_call = find_call
+        self._find_another = find_another
         self._open: dict[object, Ask] = {}
         self._asked: dict[object, Asked] = {}
+        self._counts: Counter[int] = Counter()  # by the identity of what is in `_asked`
 
     def __len__(self) -> int:
         return len(self._open)
 
     def asks_of(self, call: Asked) -> int:
         """Return the number of open requests that were passed on to a call."""
-        return sum(asked is call for asked in self._asked.values())
+        return self._counts[id(call)]
 
     def handle(
         self, message: JsonRpcMessage, call: Asked | str, related_call: ToolCall | None = None
@@ -178,6 +184,7 @@ class LegacyServerRequests:
             is_certain = related_call is not None
             ask = self._open[key] = self._build_ask(message, key, params, call, is_certain)
             self._asked[key] = call
+            self._counts[id(call)] += 1
             call.request.callbacks.on_ask(ask)
 
     def _build_ask(
@@ -195,7 +202,7 @@ class LegacyServerRequests:
 
         def ask_another() -> None:
             self._close(key)
-            other = self._find_call(method)
+            other = self._find_another(method)
             if isinstance(other, str):
                 self._send(encode_error(message.id, INTERNAL_ERROR, CALL_ENDED), call)
             else:
@@ -204,7 +211,12 @@ class LegacyServerRequests:
         return Ask(method, params, answer, refuse, None if is_certain else ask_another)
 
     def _close(self, key: object) -> None:
-        del self._open[key], self._asked[key]
+        del self._open[key]
+        call = id(self._asked[key])
+        self._counts[call] -= 1
+        if not self._counts[call]:
+            del self._counts[call]
+        del self._asked[key]
 
     def withdraw(self, request_id: object) -> None:
         """Withdraw a request that the server has cancelled."""
@@ -225,6 +237,8 @@ class Inbox:
         find_call: Returns the call in flight with a request id, or None.
         find_asked_call: Returns the call that a server request belongs to, or why there is none,
             from the related call (if certain) and the method.
+        find_another_call: Returns the call to ask if that one has ended, or why there is none,
+            from the method.
         on_tools_changed: Called when the server notifies of a changed list.
 
     Attributes:
@@ -241,6 +255,7 @@ class Inbox:
         answer: Callable[[bytes], None],
         find_call: Callable[[object], ToolCall | None],
         find_asked_call: Callable[[ToolCall | None, str], Asked | str],
+        find_another_call: Callable[[str], Asked | str],
         on_tools_changed: Callable[[], None],
     ) -> None:
         self._server = server
@@ -248,8 +263,9 @@ class Inbox:
         self._respond = answer
         self._find_call = find_call
         self._find_asked_call = find_asked_call
+        self._find_another_call = find_another_call
         self._server_requests = LegacyServerRequests(
-            lambda line, _call: answer(line), partial(find_asked_call, None)
+            lambda line, _call: answer(line), find_another_call
         )
         self._on_tools_changed = on_tools_changed
         self.resource_updated = Signal[str]()
@@ -303,8 +319,7 @@ class Inbox:
 
     def send_answers_by(self, send: SendAnswer) -> None:
         """Send answers of callers by another function. Call it before the first request."""
-        find = partial(self._find_asked_call, None)
-        self._server_requests = LegacyServerRequests(send, find)
+        self._server_requests = LegacyServerRequests(send, self._find_another_call)
 
     def asks_of(self, call: Asked) -> int:
         """Return the number of open server requests that were passed on to a call."""
