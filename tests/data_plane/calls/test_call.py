@@ -314,7 +314,8 @@ async def test_the_error_of_a_callers_client_reaches_the_server_as_it_is(held: B
     cases: list[tuple[dict[str, Any], tuple[int, str, Any]]] = [
         ({"code": -1, "message": "No.", "data": {"a": [None]}}, (-1, "No.", {"a": [None]})),
         ({"code": 7, "message": ""}, (7, "", None)),
-        ({"code": "7"}, (-32603, "The caller's error is invalid", None)),
+        ({"code": "7"}, (-32603, "older", None)),
+        ({"code": -1.5, "message": "No."}, (-32603, "older", None)),
     ]
     for number, (error, expected) in enumerate(cases, 1):
         question = call.ask(ELICIT, {"message": "Which file?"})
@@ -345,3 +346,10 @@ async def test_a_refusal_that_names_a_denied_path_reaches_the_server_without_it(
     error = b'{"code":1,"message":"No.","data":{"path":"/etc/passwd"}}'
     await answer(caller, ask, b"", rpc_error=error)
     assert await refusal(question) == "The caller has no answer."
+    question = call.ask(ELICIT, {"message": "Which file?"})
+    ask = (await asked(caller, 3))[-1]
+    twice = b'{"code":1,"message":"No.","data":{"path":"/etc/passwd","path":"/data/a"}}'
+    await answer(caller, ask, b"", rpc_error=twice)
+    with pytest.raises(AskRefused) as caught:
+        await reply(question)
+    assert caught.value.data == b'{"path":"/data/a"}'

@@ -97,12 +97,14 @@ class OpenAsks:
         except ValueError as problem:
             ask.refuse(INTERNAL_ERROR, f"The caller's error is invalid: {problem}")
             return
+        data = bytes(error.data)
         if judges is not None:
-            data = msgspec.json.decode(error.data) if bytes(error.data) else None
-            if why_answer_is_denied(judges, {"message": error.message, "data": data}):
+            parsed = msgspec.json.decode(data) if data else None
+            if why_answer_is_denied(judges, {"message": error.message, "data": parsed}):
                 ask.refuse(INTERNAL_ERROR, _NO_ANSWER)
                 return
-        ask.refuse(error.code, error.message, _on_one_line(bytes(error.data)))
+            data = data and msgspec.json.encode(parsed)  # what was judged, as above
+        ask.refuse(error.code, error.message, _on_one_line(data))
 
     def refuse(self, ask_id: int, reason: str) -> None:
         """Refuse one question, with the reason for the server."""
@@ -130,12 +132,17 @@ def _parse_refusal(answer: execution_pb2.Answer) -> _RpcError:
     """Return the error with which a server's question is answered: that of an MCP client, or ours.
 
     Raises:
-        ValueError: The client's error is none, or too large.
+        ValueError: The client's error is none, or too large, and there is no text for it.
     """
-    if not answer.rpc_error:
-        return _RpcError(INTERNAL_ERROR, answer.error.message[:_MAX_REFUSAL] or _NO_ANSWER)
-    _parse_answer(answer.rpc_error)
-    return _decode_error(answer.rpc_error)
+    text = answer.error.message[:_MAX_REFUSAL]
+    if answer.rpc_error:
+        try:
+            _parse_answer(answer.rpc_error)
+            return _decode_error(answer.rpc_error)
+        except ValueError:  # no error of JSON-RPC, such as one without a message
+            if not text:
+                raise
+    return _RpcError(INTERNAL_ERROR, text or _NO_ANSWER)
 
 
 def _on_one_line(value: bytes) -> bytes:
