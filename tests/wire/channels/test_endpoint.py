@@ -59,7 +59,16 @@ def test_an_invalid_address_is_an_error_with_advice(text: str, advice: str) -> N
     assert advice in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["https://me:hush@host:7600/x", "me:hush@host:7600"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://me:hush@host:7600/x",
+        "me:hush@host:7600",
+        "tcp://me:a/hush@host:7600",
+        "me:a hush@host:7600",
+        "https://me:hu@sh@host:7600/hush@x",
+    ],
+)
 def test_the_error_of_an_address_repeats_no_password(text: str) -> None:
     with pytest.raises(ValueError, match="write") as caught:
         parse_endpoint(text)

@@ -98,7 +98,8 @@ _NO_HOST: Final = re.compile(r"[\s\x00-\x1f\x7f/?#@*,;\[\]'\"\\]")
 """Characters that neither a name nor an address has."""
 _TARGET: Final = re.compile(r"(?P<kind>dns|ipv4|ipv6|xds):(?P<rest>.*:[0-9]+)")
 """What other clients of gRPC take besides URLs."""
-_USER: Final = re.compile(r"[^/\s]*@")
+_USER: Final = re.compile(r"(^|://).*@", re.DOTALL)
+"""All that may be a name and a password: these may have slashes and spaces, too."""
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -108,7 +109,7 @@ def parse_endpoint(text: str) -> Endpoint:
         ValueError: The text has another form; the message names the error and no password.
     """
     text = text.strip()
-    shown = _USER.sub("", text)
+    shown = _USER.sub(r"\1", text)
     if text.startswith(("unix:", "unix-abstract:", "/")):
         raise ValueError(
             f"'{shown}' is not HOST:PORT; control planes listen on no Unix sockets: write, for "
