@@ -241,29 +241,26 @@ class _ConsoleSite:
         response = web.StreamResponse(
             headers={**_SECURITY_HEADERS, "Content-Type": "text/event-stream"}
         )
-        who = _principal.get()
+        who, authorization = _principal.get(), self._access.authorization(request)
+
+        async def write_updates(queue: Queue) -> None:
+            while (text := await queue.get()) is not None:
+                if self._access.authorization(request) != authorization:
+                    return  # the session that opened the page has ended
+                await response.write(text)
+
         try:
             with (
                 self._live.page(_holder(who, request.remote)) as queue,
                 self._access.watch(request, who) as revoked,
             ):
                 await response.prepare(request)
-                await run_until_revoked(revoked, self._write_updates(request, response, queue))
+                await run_until_revoked(revoked, write_updates(queue))
         except TooManyPages:
             raise web.HTTPServiceUnavailable(text="Too many pages are open.") from None
         except (ConnectionResetError, Fault):
             pass  # the page asks for its session, which says why, before it connects again
         return response
-
-    async def _write_updates(
-        self, request: web.Request, response: web.StreamResponse, queue: Queue
-    ) -> None:
-        """Write the updates of a page until it is closed, or the session that opened it ends."""
-        authorization = self._access.authorization(request)
-        while (text := await queue.get()) is not None:
-            if self._access.authorization(request) != authorization:
-                return
-            await response.write(text)
 
     def _read(self, answer: Callable[[Json], Json | None]) -> Handler:
         async def handler(request: web.Request) -> web.Response:

@@ -328,10 +328,12 @@ def _is_deep(encoded: bytes, parsed: dict[str, Any]) -> bool:
         return False
     level: list[Any] = [parsed]
     for _ in range(bounds.MAX_NESTING):
-        below: list[Any] = []
-        for value in level:
-            below.extend(value.values() if isinstance(value, dict) else value)
-        level = [value for value in below if isinstance(value, dict | list)]
+        level = [
+            value
+            for outer in level
+            for value in (outer.values() if type(outer) is dict else outer)
+            if type(value) is dict or type(value) is list
+        ]
         if not level:
             return False
     return True
