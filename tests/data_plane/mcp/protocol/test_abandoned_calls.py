@@ -1,4 +1,4 @@
-"""Questions of a shared server after calls were cancelled, for which it may still ask."""
+"""Questions and logs of a shared server after calls were cancelled, which these may be about."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from leaseway.wire.messages.mcp import ELICIT
 QUESTION = json.dumps(
     {"jsonrpc": "2.0", "id": "q", "method": ELICIT, "params": {"message": "?"}}
 ).encode()
+
+LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"of A"}}'
 
 
 class Server:
@@ -86,5 +88,33 @@ async def test_a_question_of_one_callers_call_never_passes_to_another_caller() -
         [(_, ask)] = asked
         ask.end_with_call()
         assert [name for name, _ in asked] == ["first"]
+    finally:
+        await peer.aclose(hurry=True)
+
+
+@pytest.mark.parametrize("leased", [False, True])
+async def test_a_log_that_may_be_of_a_cancelled_call_never_reaches_another_caller(
+    leased: bool,
+) -> None:
+    near, far = MemoryTransport.pair()
+    await far.connect(Server())  # type: ignore[arg-type]
+    peer = StreamPeer("talker", near)
+    peer.leased = leased
+    await peer.open()
+    logs: list[bytes] = []
+    callbacks = Callbacks(on_log=lambda *log: logs.append(log[2]), log_level="debug")
+    request = ToolRequest("echo", b'"name":"echo","arguments":', b"{}", callbacks=callbacks)
+    try:
+        first = peer.call(request, lambda _outcome: None)
+        async with asyncio.timeout(BOUND):
+            while not first.written:
+                await asyncio.sleep(0)
+        first.cancel("nobody waits")
+        peer.call(request, lambda _outcome: None)
+        peer.receive([LOG])
+        assert logs == ([b'"of A"'] if leased else [])
+        logs.clear()
+        peer.receive([b'{"jsonrpc":"2.0","id":1,"result":{}}', LOG])
+        assert logs == [b'"of A"']
     finally:
         await peer.aclose(hurry=True)

@@ -136,7 +136,9 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        self._abandoned: set[int] = set()  # the server may still ask for them; 0: for more of them
+        self._abandoned: set[int] = (
+            set()
+        )  # a shared server may still ask, or log, for them; 0: for more
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
@@ -429,7 +431,7 @@ class Peer(Dispatcher[TransportContext]):
             if call.rounds is not None and call.rounds.waiting:
                 call.rounds.cancel()
                 return
-            if self.asks_alone and call.written:
+            if not self.leased and call.written:
                 self._abandoned.add(call.id if len(self._abandoned) < MAX_ABANDONED else 0)
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():

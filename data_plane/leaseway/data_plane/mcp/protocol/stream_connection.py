@@ -251,8 +251,11 @@ class StreamPeer(Peer):
             self._resolve(entry, answer)
 
     def _only_call(self) -> ToolCall | None:
-        # A stream does not tell which call a log message belongs to, unless there is one call.
-        return next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        # A stream does not tell which call a log message belongs to, unless there is one call, and
+        # no cancelled one of another caller.
+        if len(self._calls) != 1 or (self._abandoned and not self.leased):
+            return None
+        return next(iter(self._calls.values()))
 
     def _fail_response(self, key: int | str | None) -> None:
         entry = self._remove_pending(key)
