@@ -20,7 +20,14 @@ _CONSTANT = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 _VARIABLES = re.compile(
     r"NO_(COLOR|PROXY)$|REQUEST_METHOD$|(LEASEWAY|LD|OTEL|GRPC|PYTHON|XDG|KUBERNETES|SSL|LC|RLIMIT|PR|CAP|O)_"
 )
-_OTHER_CONSTANTS = {"NOT_SERVING", "SERVER_STATE_", "CLIENT_CERTIFICATE", "CLIENT_KEY"}
+_OTHER_CONSTANTS = {
+    "NOT_SERVING",
+    "SERVER_STATE_",
+    "CLIENT_CERTIFICATE",
+    "CLIENT_KEY",
+    "CERTIFICATE_VERIFY_FAILED",
+    "WRONG_VERSION_NUMBER",
+}
 """What looks like a reason and is none; a reason has a page instead."""
 
 
