@@ -136,9 +136,8 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        self._abandoned: set[int] = (
-            set()
-        )  # a shared server may still ask, or log, for them; 0: for more
+        # A shared server may still ask, or log, for cancelled calls; 0 stands for more of them.
+        self._abandoned: set[int] = set()
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
