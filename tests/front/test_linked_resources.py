@@ -49,6 +49,21 @@ def test_a_session_has_its_own_links_and_the_newest_counts() -> None:
     assert linked.server_of("one", URI) == "c"
 
 
+@pytest.mark.parametrize("wrong", [{"type": "resource", "uri": 1}, "resource", None, 7])
+def test_an_invalid_item_costs_no_other_link(wrong: Any) -> None:
+    linked = LinkedResources()
+    linked.learn("", "a", msgspec.json.encode({"content": [wrong, link(URI)]}))
+    messages = [wrong, {"content": wrong}, {"content": [wrong, link("x:y")]}]
+    linked.learn(
+        "",
+        "a",
+        msgspec.json.encode(
+            {"messages": messages},
+        ),
+    )
+    assert [linked.server_of("", uri) for uri in (URI, "x:y")] == ["a", "a"]
+
+
 @pytest.mark.parametrize(
     "payload", [b'{"content":"resource"}', b'{"resource', b'{"content":[{"uri":1}],"resource":1}']
 )

@@ -51,6 +51,7 @@ from leaseway.identity.tokens import (
 from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.secrets.trusted_files import file_stamp
 
 _logger = logging.getLogger(__name__)
 _POLL: Final = 1.0
@@ -408,7 +409,9 @@ class Authenticator:
         introspection = self._settings.introspection
         secret = None if introspection is None else introspection.secret_file
         paths = {self._identity_file, self._keys_file, self._settings.keys, secret} - {None}
-        return tuple(_stamp(path) for path in sorted(paths, key=str) if path is not None)
+        return tuple(
+            (path, file_stamp(path)) for path in sorted(paths, key=str) if path is not None
+        )
 
 
 class RoleCheck:
@@ -498,14 +501,6 @@ def _without_plane(principal: Principal) -> Principal:
 
 
 _LOOPBACK_CALLER: Final = _without_plane(LOOPBACK)
-
-
-def _stamp(path: Path) -> tuple[object, ...]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return str(path), error.errno
-    return str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 _HOW: Final = "Set LEASEWAY_KEY, or send the header Authorization: Bearer CREDENTIAL."

@@ -36,7 +36,7 @@ from leaseway.wire.channels.fetching import fetch, in_thread
 from leaseway.wire.errors import Fault
 from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.names import is_valid_key
-from leaseway.wire.secrets.trusted_files import read_trusted
+from leaseway.wire.secrets.trusted_files import file_stamp, read_trusted
 
 _logger = logging.getLogger(__name__)
 
@@ -332,12 +332,14 @@ class IssuerKeys:
 
     def _may_read(self) -> bool:
         """Return whether the file has changed, or the minimum interval has passed."""
-        if self._is_file and _stamp(self.issuer.jwks) != self._file_stamp:
+        if self._is_file and file_stamp(Path(self.issuer.jwks)) != self._file_stamp:
             return True
         return self._clock() - self._tried_at > _MIN_INTERVAL
 
     async def _read(self) -> None:
-        stamp = _stamp(self.issuer.jwks) if self._is_file else None  # it may change meanwhile
+        stamp = (
+            file_stamp(Path(self.issuer.jwks)) if self._is_file else None
+        )  # it may change meanwhile
         try:
             async with asyncio.timeout(_FETCH_TIMEOUT + 1.0):
                 keys = await in_thread(_read_keys, self.issuer.jwks)
@@ -374,15 +376,6 @@ def _read_keys(location: str) -> JwkSet:
     if not len(keys):
         raise ValueError(f"it has no usable key. {'; '.join(keys.skipped[:_MAX_SKIPPED])}")
     return keys
-
-
-def _stamp(path: str) -> object:
-    """Return a value that differs after a file has changed."""
-    try:
-        status = Path(path).stat()
-    except OSError as error:
-        return error.errno
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _load(location: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.wire.channels.auth import (
-    KeyFile,
+    CredentialFile,
     bearer_credential,
     bearer_metadata,
     check_listen,
@@ -69,10 +69,23 @@ def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:
 def test_the_last_credential_stays_in_use_while_its_file_holds_none(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("first")
-    file = KeyFile(path)
+    file = CredentialFile(path)
     path.unlink()
     assert file.current() == "first"
     path.write_text("")
     assert file.current() == "first"
     path.write_text("second")
     assert file.current() == "second"
+
+
+def test_a_file_that_holds_no_credential_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "key"
+    path.write_text("first")
+    file = CredentialFile(path)
+    for content in ("", " ", "second"):
+        path.write_text(content)
+        file.current()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{path} holds no credential" in caplog.text

@@ -292,6 +292,14 @@ def test_files_are_named_from_the_folder_and_the_home_of_the_process(
     assert (tls.certificate, tls.key) == (Path("/home/me/me.pem"), Path("/home/me/me.key"))
 
 
+@pytest.mark.parametrize("said", ["Socket closed", "recvmsg:Connection reset by peer"])
+def test_a_closed_connection_is_explained_however_grpc_says_it(said: str) -> None:
+    details = f"failed to connect to all addresses; last error: UNAVAILABLE: ipv4:::1: {said}"
+    assert "set LEASEWAY_TLS_CA" in cause_in_tls(details, {})
+    assert "set LEASEWAY_TLS_CERT" in cause_in_tls(details, {"LEASEWAY_TLS_CA": "ca.pem"})
+    assert cause_in_tls(said, {}) == ""
+
+
 async def cause_at(address: str) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await ask(address)

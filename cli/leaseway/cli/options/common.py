@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import click
@@ -24,41 +24,25 @@ from leaseway.wire.channels.endpoint import (
 from leaseway.wire.names import DEFAULT_TENANT
 
 Command = Callable[..., Any]
+T = TypeVar("T")
 
 
-class _EndpointType(click.ParamType[Endpoint]):
+class _AddressType(click.ParamType[T]):
     name = "HOST:PORT"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Endpoint:
-        if isinstance(value, Endpoint):
-            return value
+    def __init__(self, parse: Callable[[str], T]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return parse_endpoint(str(value))
+            return self._parse(str(value))  # a default that is parsed already is one again
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-ENDPOINT: Final = _EndpointType()
+ENDPOINT: Final = _AddressType(parse_endpoint)
 """The type of an option that takes HOST:PORT."""
-
-
-class _EndpointsType(click.ParamType[Endpoints]):
-    name = "HOST:PORT"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Endpoints:
-        if isinstance(value, Endpoints):
-            return value
-        try:
-            return parse_endpoints(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-_ENDPOINTS: Final = _EndpointsType()
+_ENDPOINTS: Final = _AddressType(parse_endpoints)
 """The type of an option that takes the addresses of control planes."""
 
 

@@ -30,15 +30,18 @@ class _Item(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: _Item | list[_Item] | None = None
+    content: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class _Result(msgspec.Struct):
-    content: list[_Item] = []
-    messages: list[_Message] = []
+    content: list[msgspec.Raw] = []
+    messages: list[msgspec.Raw] = []
 
 
 _decode: Final = msgspec.json.Decoder(_Result).decode
+_decode_message: Final = msgspec.json.Decoder(_Message).decode
+_decode_item: Final = msgspec.json.Decoder(_Item).decode
+_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class LinkedResources:
@@ -65,7 +68,13 @@ class LinkedResources:
             result = _decode(payload)
         except (ValueError, RecursionError):
             return  # no valid result; the client decides
-        for item in (*result.content, *_items(result.messages)):
+        for encoded in (*result.content, *_items(result.messages)):
+            if bytes(encoded).find(MARK) < 0:
+                continue
+            try:
+                item = _decode_item(encoded)
+            except ValueError:
+                continue  # an item of another kind, or an invalid one, costs itself
             for uri in (item.uri, item.resource.uri if item.resource is not None else ""):
                 if 0 < len(uri) <= _MAX_URI:
                     self._servers[session, uri] = server
@@ -78,12 +87,15 @@ class LinkedResources:
         return self._servers.get((session, uri)) or self._servers.get(("", uri))
 
 
-def _items(messages: list[_Message]) -> list[_Item]:
-    found: list[_Item] = []
-    for message in messages:
-        content = message.content
-        if isinstance(content, list):
-            found += content
-        elif content is not None:
+def _items(messages: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    found: list[msgspec.Raw] = []
+    for encoded in messages:
+        try:
+            content = _decode_message(encoded).content
+        except ValueError:
+            continue
+        if bytes(content).startswith(b"["):
+            found += _decode_items(content)
+        else:
             found.append(content)
     return found

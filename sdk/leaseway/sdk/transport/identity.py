@@ -12,7 +12,7 @@ from leaseway.sdk.validation import check_key, check_tenant, check_text, checked
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.auth import (
     KEY_VARIABLE,
-    KeyFile,
+    CredentialFile,
     bearer_metadata,
     key_path,
     read_key,
@@ -45,7 +45,7 @@ class ClientIdentity:
     key: str | None
     user: str = ""
     subject_token: str = ""
-    key_file: KeyFile | None = None
+    key_file: CredentialFile | None = None
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
@@ -131,5 +131,5 @@ def identify(
         key=read_key(named) if path is None else None,
         user=user or "",
         subject_token=checked_token(subject_token),
-        key_file=None if path is None else KeyFile(path),
+        key_file=None if path is None else CredentialFile(path),
     )

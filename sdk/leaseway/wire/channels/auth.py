@@ -14,7 +14,7 @@ from typing import Final
 from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.secrets.redaction import hide
-from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
+from leaseway.wire.secrets.trusted_files import UntrustedFile, file_stamp, read_trusted
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable with the credential that a process sends."""
@@ -43,7 +43,7 @@ def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> st
     """
     path = key_path(environment, variable)
     if path is not None:
-        return KeyFile(path).current()
+        return CredentialFile(path).current()
     key = environment.get(variable, "")
     return checked_key(key, variable) if key else None
 
@@ -80,7 +80,7 @@ def checked_key(key: str, variable: str) -> str:
     return key
 
 
-class KeyFile:
+class CredentialFile:
     """A file with a credential that others replace, such as the token of a service account.
 
     Args:
@@ -93,19 +93,24 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.expanduser().absolute()
-        self._stamp = _stamp(self._path)
+        self._stamp: object = file_stamp(self._path)
         self._key = self._read()
+        self._problem = ""
 
     def current(self) -> str:
         """Return the credential; the last one while the file cannot be used."""
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         if stamp != self._stamp:
             self._stamp = stamp
+            problem = ""
             try:
                 self._key = self._read()
             except ValueError as error:
                 self._stamp = None  # it may be written just now
-                _logger.debug("The last credential stays in use: %s", error)
+                problem = str(error)
+            if problem and problem != self._problem:
+                _logger.warning("The last credential stays in use: %s", problem)
+            self._problem = problem
         return self._key
 
     def _read(self) -> str:
@@ -121,14 +126,6 @@ class KeyFile:
         if not key or len(content) > _MAX_KEY_FILE:
             raise ValueError(f"{self._path} holds no credential: one line of visible ASCII.")
         return checked_key(key, str(self._path))
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _fits_header(key: str) -> bool:

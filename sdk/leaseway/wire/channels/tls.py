@@ -20,7 +20,7 @@ import grpc
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, grpc_target, is_loopback_host
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
-from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
+from leaseway.wire.secrets.trusted_files import UntrustedFile, file_stamp, read_trusted
 
 CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
@@ -125,6 +125,8 @@ _CAUSES: Final = {
     "WRONG_VERSION_NUMBER": f"It does not use TLS, but this client does, because of {CA_VARIABLE}.",
 }
 """What gRPC says of a handshake that failed, and what that means."""
+_CLOSED: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
+"""What it says if the other side has closed, by whether something was still to be read."""
 
 
 def cause_in_tls(details: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -139,7 +141,7 @@ def cause_in_tls(details: str, environment: Mapping[str, str] = os.environ) -> s
     for said, cause in _CAUSES.items():
         if said in details:
             return cause
-    if not details.endswith("Socket closed"):
+    if not any(said in details for said in _CLOSED):
         return ""
     if environment.get(CA_VARIABLE):
         return (
@@ -323,15 +325,7 @@ class _Files:
         self._seen = None
 
     def _stamps(self) -> tuple[object, ...]:
-        return tuple(map(_stamp, self._paths))
-
-
-def _stamp(path: Path) -> tuple[object, ...]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return (error.errno,)
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
+        return tuple(map(file_stamp, self._paths))
 
 
 def _read(path: Path | None) -> bytes:
