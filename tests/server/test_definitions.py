@@ -181,6 +181,8 @@ class Picture:
         (Picture, Picture(b"text"), {"data": "text"}),
         (dict[str, bytes], {"data": b"text"}, {"data": "text"}),
         (Any, b"text", {"result": "text"}),
+        (list[tuple[str, bytes]], [("a", b"text")], {"result": [["a", "text"]]}),
+        (set[bytes], {b"text"}, {"result": ["text"]}),
     ],
 )
 async def test_bytes_in_data_are_its_text(hint: Any, returned: Any, structured: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial, update_wrapper, wraps
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -278,20 +278,26 @@ def _without_schema(tool: str, signature: inspect.Signature, reason: str) -> str
     return f"No JSON Schema can be made for tool {tool!r}: {reason}"
 
 
-def _is_shown(hint: Any) -> bool:
+def _is_shown(hint: Any, *, is_item: bool = False) -> bool:
     """Return whether a result of a type may be text or media without data, so has no schema.
 
-    It is a `ToolResult` or bytes, a union with one, or a list of them. Fields and the values of
-    mappings are data.
+    It is a `ToolResult` or bytes, a union with one, or a list of them, as `_shown` finds them.
+    Fields, values of mappings, items of sets and of lists in lists are data.
+
+    Args:
+        hint: The type.
+        is_item: Whether it is that of a list's items.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
         return isinstance(hint, type) and issubclass(hint, (ToolResult, *_BYTES))
     if origin is Annotated:
-        return _is_shown(arguments[0])
-    is_list = isinstance(origin, type) and issubclass(origin, Iterable)
-    if origin in (Union, UnionType) or (is_list and not issubclass(origin, Mapping)):
-        return any(map(_is_shown, arguments))
+        return _is_shown(arguments[0], is_item=is_item)
+    if origin in (Union, UnionType):
+        return any(_is_shown(member, is_item=is_item) for member in arguments)
+    is_list = not is_item and isinstance(origin, type) and issubclass(origin, Iterable)
+    if is_list and not issubclass(origin, (Mapping, Set)):
+        return any(_is_shown(item, is_item=True) for item in arguments)
     return False
 
 

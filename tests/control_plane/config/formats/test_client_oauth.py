@@ -51,6 +51,7 @@ def literal(**values: str) -> dict[str, Value]:
                 "scopes": ("read", "write"),
             },
         ),
+        ({"callbackPort": " 8080"}, {"redirect_uri": "http://localhost:8080/callback"}),
         (  # opencode
             {
                 "client_id": "me",
@@ -110,7 +111,8 @@ def test_cursor_has_another_name_for_it() -> None:
         ({"callbackPort": 65_536}, "a whole number from 1 to 65535"),
         ({"callbackPort": 0}, "a whole number from 1 to 65535"),
         ({"callbackPort": True}, "a whole number from 1 to 65535"),
-        ({"callbackPort": "8080"}, "a whole number from 1 to 65535"),
+        ({"callbackPort": "80a"}, "a whole number from 1 to 65535"),
+        ({"callbackPort": "65536"}, "a whole number from 1 to 65535"),
         ({"authorizationUrl": "https://a/a"}, "needs 'token_endpoint'"),
         ({"authorizationUrl": "${A}/a"}, "references are resolved on workers"),
         ({"authorizationUrl": "ftp://a/a"}, "must be an http or https URL"),

@@ -48,8 +48,8 @@ _NAMES: Final[Mapping[str, str]] = {
 """Native keys by the folded spellings of clients."""
 _UNKNOWN: Final = "it has no meaning here"
 _PATH: Final = "only its client knows the path of the redirect; write 'redirect_uri' in 'auth'"
-_NO_PORT: Final = "a port is a whole number from 1 to 65535"
-_LARGEST_PORT: Final = 65_535
+_PORT: Final = "redirect_port"
+_MAX_DIGITS: Final = 5
 
 
 def is_login(member: TableEntry) -> bool:
@@ -114,13 +114,18 @@ class _Login:
         value = self._native(name, entry)
         if value is None:
             return
-        meaning, mistakes = tried(name, value, entry.name)
-        for mistake in mistakes:
-            self._warn(replace(entry, name=mistake.key), mistake.message.rstrip("."))
-        if mistakes and meaning:  # a list, of which some items are of use
+        meaning, is_whole = self._tried(name, value, entry)
+        if meaning and not is_whole:  # a list, of which some items are of use
             value = _items(value, meaning)
         if meaning:
             self._given[name] = _Given(entry, value, meaning)
+
+    def _tried(self, name: str, value: Tree, entry: TableEntry) -> tuple[Any, bool]:
+        """Return what a value means as a native key, and whether all of it; warn of the rest."""
+        meaning, mistakes = tried(name, value, entry.name)
+        for mistake in mistakes:
+            self._warn(replace(entry, name=mistake.key), mistake.message.rstrip("."))
+        return meaning, not mistakes
 
     def _native(self, name: str, entry: TableEntry) -> Tree | None:
         """Return the value in the native form; None if there is nothing left of it."""
@@ -147,12 +152,16 @@ class _Login:
         if self._form == OPENCODE:
             self._warn(entry, _PATH)
             return None
-        port = entry.value.value if isinstance(entry.value, Leaf) else None
-        if type(port) is not int or not 1 <= port <= _LARGEST_PORT:
-            self._warn(entry, _NO_PORT)
+        node = entry.value
+        if isinstance(node, Leaf) and isinstance(node.value, str):
+            digits = node.value.strip()
+            if digits.isdecimal() and len(digits) <= _MAX_DIGITS:
+                node = replace(node, value=int(digits))
+        port, _ = self._tried(_PORT, node, entry)
+        if not port:
             return None
         text = f"http://localhost:{port}/callback"
-        return Leaf(entry.value.at, text, text)
+        return Leaf(node.at, text, text)
 
     def keys(self) -> Sequence[TableEntry]:
         """Return all keys, without those that are of no use without others."""

@@ -34,6 +34,7 @@ from leaseway.control_plane.config.schema.values import (
     list_of,
     plain_text,
     reader,
+    reader_of,
     suggestion,
     worker_text,
 )
@@ -222,6 +223,11 @@ _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     **dict.fromkeys(ADDRESSES, _ENDPOINT),
 }
 
+_EACH: Final[Mapping[str, Reader[Any]]] = {
+    key.name: reader_of(key.shape, _KEY_READERS.get(key.name)) for key in keys_of(Auth)
+}
+"""The readers of all keys, also of those that a shape describes."""
+
 
 def _grant(grant: AuthGrant, subject: Subject) -> Reader[Auth]:
     def build(**given: Any) -> Auth:
@@ -278,7 +284,7 @@ def tried(name: str, node: Tree, key: str) -> tuple[Any, Sequence[ConfigIssue]]:
         key: What the mistakes call the key.
     """
     log = IssueLog("")
-    value = _KEY_READERS[name](node, Where(log, key))
+    value = _EACH[name](node, Where(log, key))
     return value, [issue for issue in log.issues() if issue.severity == "error"]
 
 

@@ -38,6 +38,8 @@ _FATAL: Final = frozenset(
 _NO_RIGHT: Final = re.compile(r'[\w./-]+( "[^"]*")? is forbidden: User "')
 """Begins the API's messages about rights: `pods is forbidden: User "x" cannot create …`."""
 _GRANT: Final = ": grant its service account this right"
+_MEET: Final = "a rule of its namespace, which `podTemplate` and `limits` of the server can meet"
+_GRANT_OR_MEET: Final = f"{_GRANT}, unless it is {_MEET}"
 
 
 class PodFailure(Exception):
@@ -153,7 +155,7 @@ class Pods:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             cause = getattr(error, "message", "") or str(error) or type(error).__name__
             status = getattr(error, "status", 0)
-            hint = _GRANT if status == 403 else ""  # its message stays unread
+            hint = _GRANT_OR_MEET if status == 403 else ""  # its message stays unread
             answered = f" ({status}{hint})" if status else ""
             raise PodFailure(f"the pod {name} can't be attached to{answered}: {cause}") from None
 
@@ -321,12 +323,12 @@ def refusal_hint(status: int, message: str) -> str:
         return ""
     if _NO_RIGHT.match(message):
         return _GRANT
-    return ": a rule of its namespace, which `podTemplate` and `limits` of the server can meet"
+    return f": {_MEET}"
 
 
 async def _error_text(action: str, response: aiohttp.ClientResponse) -> str:
     text = await response.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = json.loads(text)["message"]
+        text = str(json.loads(text)["message"])
     status = f"{response.status}{refusal_hint(response.status, text)}"
     return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
