@@ -214,19 +214,18 @@ def logout(server: str, tenant: str, user: str, config: tuple[str, ...], vault: 
         ]
         if not ended:
             raise CliFailure(f"{_whom(tenant, user)} is not logged in to the server {server}.")
+        client, addresses = Client(""), tuple[str, ...]()
+        try:
+            wanted = _wanted(server, tenant, user, config, vault)
+            client, addresses = wanted.client, wanted.configured
+        except click.ClickException:
+            if not all(login.metadata.get("client") for login in ended):
+                raise  # before anything is removed: what is not revoked could not be any more
         for listed in ended:
             # A worker that renews it now would otherwise write it again afterwards.
             with store.exclusive(listed.key, LOGIN_LOCK):
                 login = store.read(listed.key) or listed
                 store.remove(listed.key)  # before it is revoked: no worker uses it from now on
-            client = Client("")
-            addresses: tuple[str, ...] = ()
-            try:
-                wanted = _wanted(server, tenant, user, config, vault)
-                client, addresses = wanted.client, wanted.configured
-            except CliFailure:
-                if not login.metadata.get("client"):
-                    raise
             cause = revoke(login, client, addresses)
             if cause is not None:
                 say(f"leaseway: Its tokens were not revoked: {cause}.", err=True)
