@@ -59,13 +59,20 @@ def test_invalid_arguments_are_an_error(words: list[str], message: str) -> None:
         parse_arguments(words)
 
 
+def test_a_key_that_is_there_twice_is_an_error_in_a_value_too() -> None:
+    with pytest.raises(
+        ValueError, match="argument 'filter' cannot be used: it has the key 'a' twice"
+    ):
+        parse_arguments(['filter={"b": {"a": 1, "a": "hunter2"}}'])
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "3", "{"])
 def test_stdin_must_contain_an_object(text: str) -> None:
     with pytest.raises(ValueError, match="The JSON of stdin"):
         parse_arguments(["-"], stdin=text)
 
 
-@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "9" * 5000, '{"a": 1, "a": 2}'])
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "9" * 5000, "9" * 400])
 def test_a_value_that_json_does_not_have_is_a_text(value: str) -> None:
     assert parse_arguments([f"query={value}"]) == {"query": value}
 

@@ -19,6 +19,8 @@ from leaseway.wire.channels.endpoint import (
         ("example.org:1", Endpoint("example.org", 1)),
         ("[::1]:65535", Endpoint("::1", 65535)),
         ("localhost:0", Endpoint("localhost", 0)),
+        ("dns:7600", Endpoint("dns", 7600)),
+        ("unix:7600", Endpoint("unix", 7600)),
     ],
 )
 def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> None:
@@ -66,13 +68,15 @@ def test_an_invalid_address_is_an_error_with_advice(text: str, advice: str) -> N
         "me:hush@host:7600",
         "tcp://me:a/hush@host:7600",
         "me:a hush@host:7600",
+        "me:hush,hush@host:7600",
         "https://me:hu@sh@host:7600/hush@x",
     ],
 )
 def test_the_error_of_an_address_repeats_no_password(text: str) -> None:
-    with pytest.raises(ValueError, match="write") as caught:
-        parse_endpoint(text)
-    assert "hush" not in str(caught.value)
+    for parse in (parse_endpoint, parse_endpoints):
+        with pytest.raises(ValueError, match="write") as caught:
+            parse(text)
+        assert "hush" not in str(caught.value)
 
 
 def test_several_addresses_are_separated_by_commas() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from leaseway.wire.messages import portable_json
 
 
 def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
@@ -27,7 +28,9 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
             _object(stdin or "", "stdin") if words == ["-"] else _object(words[0], "the argument")
         )
     write = 'nor a JSON object; write, for example, timezone=UTC or \'{"timezone": "UTC"}\''
-    return {key: _value(text) for key, text in _pairs(words, f"neither key=value {write}").items()}
+    return {
+        key: _value(key, text) for key, text in _pairs(words, f"neither key=value {write}").items()
+    }
 
 
 def are_pairs(words: Sequence[str]) -> bool:
@@ -96,42 +99,48 @@ def _object(text: str, where: str) -> dict[str, Any]:
             f"The JSON of {where} cannot be read at line {error.lineno}, column {error.colno}: "
             f"{error.msg}."
         ) from None
-    except ValueError as error:
-        raise ValueError(f"The JSON of {where} cannot be read: {error}.") from None
     except RecursionError:
         raise ValueError(f"The JSON of {where} is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"The JSON of {where} cannot be used: it {error}.") from None
     if not isinstance(value, dict):
         raise ValueError(f'The JSON of {where} is not an object; write {{"key": value}}.')
     return value
 
 
-def _value(text: str) -> Any:
+def _value(key: str, text: str) -> Any:
     try:
         return _decode(text)
+    except _RepeatedKeyError as error:
+        raise ValueError(f"The argument '{key}' cannot be used: it {error}.") from None
     except (ValueError, RecursionError):
         return text
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"it has {name}, which JSON does not have")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("it has a number beyond the range of a double")
-    return number
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice; the text follows "it"."""
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named = dict(pairs)
     if len(named) < len(pairs):
-        twice = next(key for key in named if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"it has the key '{twice}' twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _RepeatedKeyError(f"has the key '{key}' twice")
+            seen.add(key)
     return named
 
 
-_decode: Final = json.JSONDecoder(
-    parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_named_once
-).decode
-"""Reads what JSON has and nothing else: `NaN` in `key=NaN` is a text."""
+_decode_keys: Final = json.JSONDecoder(object_pairs_hook=_named_once).decode
+
+
+def _decode(text: str) -> Any:
+    """Read what every part reads alike and nothing else: `NaN` in `key=NaN` is a text.
+
+    Raises:
+        ValueError: It is no JSON, has a key twice, or is not portable.
+        RecursionError: It is nested too deeply.
+    """
+    _decode_keys(text)  # says where a fault is, and which key is there twice
+    return portable_json.parse(text.encode())

@@ -98,6 +98,7 @@ _NO_HOST: Final = re.compile(r"[\s\x00-\x1f\x7f/?#@*,;\[\]'\"\\]")
 """Characters that neither a name nor an address has."""
 _TARGET: Final = re.compile(r"(?P<kind>dns|ipv4|ipv6|xds):(?P<rest>.*:[0-9]+)")
 """What other clients of gRPC take besides URLs."""
+_SOCKET: Final = re.compile(r"unix(-abstract)?:(?![0-9]+$)")
 _USER: Final = re.compile(r"(^|://).*@", re.DOTALL)
 """All that may be a name and a password: these may have slashes and spaces, too."""
 
@@ -110,7 +111,12 @@ def parse_endpoint(text: str) -> Endpoint:
     """
     text = text.strip()
     shown = _USER.sub(r"\1", text)
-    if text.startswith(("unix:", "unix-abstract:", "/")):
+    if "@" in text:
+        raise ValueError(
+            f"'{shown}' had a name or a password before its '@'; write HOST:PORT alone, and set "
+            "LEASEWAY_KEY"
+        )
+    if text.startswith("/") or _SOCKET.match(text):
         raise ValueError(
             f"'{shown}' is not HOST:PORT; control planes listen on no Unix sockets: write, for "
             "example, 127.0.0.1:7600"
@@ -170,7 +176,8 @@ def parse_endpoints(text: str) -> Endpoints:
     Raises:
         ValueError: One of them is invalid, or names port 0, on which nobody listens.
     """
-    parts = [part for part in text.split(",") if part.strip()] or [text]
+    split = [] if "@" in text else text.split(",")  # a password may have a comma
+    parts = [part for part in split if part.strip()] or [text]
     first, *others = map(parse_endpoint, parts)
     if any(endpoint.port == 0 for endpoint in (first, *others)):
         raise ValueError(f"'{text}' names port 0, on which no server listens; write the real one")
