@@ -249,6 +249,20 @@ def shared_key() -> str | None:
         raise click.UsageError(str(error)) from None
 
 
+def check_client_tls() -> None:
+    """Check the certificate files with which this process connects to planes, before it does.
+
+    Raises:
+        click.UsageError: They cannot be used.
+    """
+    from leaseway.wire.channels.tls import read_client_tls
+
+    try:
+        read_client_tls()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
     """Return the shared key; an address beyond loopback requires one.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from leaseway.cli.errors import FAILED, UNREACHABLE, USAGE, CliFailure, as_failure
-from leaseway.cli.options.common import ConnectionOptions, shared_key
+from leaseway.cli.errors import FAILED, UNREACHABLE, CliFailure
+from leaseway.cli.options.common import ConnectionOptions, check_client_tls, shared_key
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
@@ -24,6 +23,7 @@ def connect(
     """Return a command's client. Tests replace this function."""
     from leaseway.sdk import AsyncClient
 
+    check_client_tls()
     shared_key()  # raises what is wrong with it; the client also follows its file
     return AsyncClient(str(connection.address), tenant=connection.tenant, agent=agent, user=user)
 
@@ -54,9 +54,7 @@ def with_client(
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:
-        async with AsyncExitStack() as stack:
-            with as_failure(ValueError, USAGE):  # of certificate files
-                client = await stack.enter_async_context(connect(connection, agent, user))
+        async with connect(connection, agent, user) as client:
             return await function(client)
 
     try:

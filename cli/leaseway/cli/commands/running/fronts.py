@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leaseway.cli.errors import FAILED, CliFailure
-from leaseway.cli.options.common import SECONDS, require_key_beyond_loopback, with_options
+from leaseway.cli.options.common import (
+    SECONDS,
+    check_client_tls,
+    require_key_beyond_loopback,
+    with_options,
+)
 from leaseway.cli.options.front import FrontReach
 from leaseway.cli.options.identity import Credentials
 from leaseway.wire.channels.endpoint import Endpoint
@@ -82,6 +87,7 @@ def front_at(
         click.UsageError: It would listen to other machines without a credential.
         CliFailure: It cannot listen.
     """
+    check_client_tls()
     has_credentials = credentials.keys is not None or credentials.identity is not None
     if has_credentials:
         credentials.require_for(listen)

@@ -30,6 +30,7 @@ from leaseway.cli.options.common import (
     ENDPOINT,
     ConnectionOptions,
     LogOptions,
+    check_client_tls,
     client_options,
     examples,
     log_options,
@@ -185,6 +186,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
     # It answers without the slow imports below, if they take too long.
     hold, instructions = (_HOLD, STARTING) if config else (_SHORT_HOLD, "")
     handshake = HandshakeResponder(0, output, hold, instructions)
+    check_client_tls()
     key = shared_key()
     planes = _ChildPlanes(config, prefix, vault, connection.log, within) if config else None
 
