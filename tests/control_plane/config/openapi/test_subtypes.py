@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from leaseway.control_plane.config.openapi.documents import Documents
+from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.operations import (
     OperationSelection,
     import_document,
 )
-from leaseway.control_plane.config.openapi.references import Derivations
+from leaseway.control_plane.config.openapi.references import Derivations, References
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.kinds.http_api.definitions import input_schema
 from leaseway.data_plane.kinds.http_api.requests import build_request
@@ -475,3 +476,18 @@ def test_a_form_whose_base_has_too_many_subtypes_takes_any_field() -> None:
     body = build_request(tool, "http://x", sent).body or b""
     assert b'name="t"' in body
     assert b'name="m59"' in body
+
+
+def test_parts_that_repeat_one_another_are_searched_for_bases_within_a_limit() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"p": {"type": "string"}}}
+    for _ in range(6):
+        schema = {"allOf": [schema] * 8}
+    followed: list[Any] = []
+
+    class Counting(References):
+        def end(self, node: Any) -> Any:
+            followed.append(node)
+            return super().end(node)
+
+    Objects(Counting({})).with_subtypes(schema)
+    assert len(followed) < 1_000

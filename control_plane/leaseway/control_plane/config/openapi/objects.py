@@ -131,7 +131,7 @@ class Objects:
             return known[1]
         kin = self._kin_of(schema)
         wide = schema if kin is None else self._widen(kin)
-        wide = self._with_wide_parts(wide, schema, _MAX_NESTED)
+        wide = self._with_wide_parts(wide, schema, _MAX_NESTED, Steps())
         if wide is not schema:
             self._widened[id(schema)] = schema, wide
         return wide
@@ -195,26 +195,29 @@ class Objects:
         return self.with_subtypes(target) if isinstance(target, Mapping) else schema
 
     def _with_wide_parts(
-        self, schema: Mapping[str, Any], owner: Mapping[str, Any], depth: int
+        self, schema: Mapping[str, Any], owner: Mapping[str, Any], depth: int, steps: Steps
     ) -> Mapping[str, Any]:
         parts = list_of(schema.get("allOf"))
-        wide = [self._wide_part(part, owner, depth) for part in parts]
+        wide = [self._wide_part(part, owner, depth, steps) for part in parts]
         return schema if _are_same(parts, wide) else {**schema, "allOf": wide}
 
-    def _wide_part(self, part: Any, owner: Mapping[str, Any], depth: int) -> Any:
+    def _wide_part(self, part: Any, owner: Mapping[str, Any], depth: int, steps: Steps) -> Any:
         """Return a part of an `allOf` with the subtypes of a base that it is.
 
         Args:
             part: The part.
             owner: The schema that has it, which has no siblings' members.
             depth: Levels of parts that may be searched.
+            steps: The limit of these parts, which aliases of YAML may repeat without end.
         """
-        if not isinstance(part, Mapping) or depth <= 0:
+        if not isinstance(part, Mapping) or depth <= 0 or not steps.take():
             return part
         base = self._references.end({"$ref": part["$ref"]} if "$ref" in part else part)
         kin = None if base is None else self._kin_of(base)
         if kin is None:
-            return part if "$ref" in part else self._with_wide_parts(part, owner, depth - 1)
+            if "$ref" in part:
+                return part
+            return self._with_wide_parts(part, owner, depth - 1, steps)
         wide = self._opened_for(kin, owner) if id(owner) in kin.ids else self._widen(kin)
         if wide is kin.schema:
             return part
