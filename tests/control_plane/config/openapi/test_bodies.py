@@ -104,3 +104,26 @@ def test_a_form_with_any_other_fields_is_one_argument_whose_parts_have_their_typ
     assert b'name="order"\r\nContent-Type: application/json\r\n\r\n{"id":1}' in body
     assert b'name="note"\r\nContent-Type: text/markdown\r\n\r\na' in body
     assert b'name="more"\r\n\r\nb' in body
+
+
+ONE = "{ type: object, properties: { a: { type: string } } }"
+
+
+@pytest.mark.parametrize(
+    ("other", "is_open"),
+    [
+        ("{ properties: { b: { type: string } }, not: { required: [c] } }", True),
+        ("{ patternProperties: { '^x-': { type: string } } }", True),
+        ("{ type: string }", False),
+        ("{ $ref: '#/components/schemas/Text' }", False),
+    ],
+)
+def test_an_alternative_of_a_form_that_fields_cannot_tell_leaves_it_open(
+    other: str, is_open: bool
+) -> None:
+    media = f"{{ multipart/form-data: {{ schema: {{ oneOf: [{ONE}, {other}] }} }} }}"
+    tool = only(
+        f"/x: {{ post: {{ requestBody: {{ content: {media} }} }} }}",
+        components={"schemas": {"Text": {"type": "string"}}},
+    )
+    assert [parameter.name for parameter in tool.parameters] == ["body" if is_open else "a"]

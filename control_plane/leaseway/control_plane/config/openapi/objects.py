@@ -152,8 +152,7 @@ class Objects:
             schema = self._followed(schema)
         if not isinstance(schema, Mapping) or not steps.take():
             return False
-        types = types_of(schema)
-        if types and "object" not in types:
+        if _excludes_objects(schema):
             return False
         if reading != "subtype" and ("not" in schema or "patternProperties" in schema):
             return False
@@ -173,7 +172,9 @@ class Objects:
         for part in alternatives:
             optional = _Found(found.rules)
             is_read = self._merge(part, optional, steps, reading, is_wide=True)
-            found.is_open |= optional.is_open or (reading == "subtype" and not is_read)
+            ended = self._references.end(part)
+            is_left_out = not is_read and not (ended and _excludes_objects(ended))
+            found.is_open |= optional.is_open or is_left_out
         named = schema.get("properties")
         for name, member in named.items() if isinstance(named, Mapping) else ():
             _add(found.rules, str(name), member)
@@ -447,6 +448,11 @@ def describes_part(schema: Mapping[str, Any], parts: list[Any]) -> bool:
         parts: The list.
     """
     return len(parts) > 1 or bool(schema.get("properties"))
+
+
+def _excludes_objects(schema: Mapping[str, Any]) -> bool:
+    types = types_of(schema)
+    return bool(types) and "object" not in types
 
 
 def _add(rules: _Rules, name: str, member: Any) -> None:
