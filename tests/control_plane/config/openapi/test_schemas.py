@@ -471,3 +471,21 @@ def test_an_object_is_open_where_no_pattern_tells_its_members(
     schema = {"patternProperties": {pattern: {}}, "additionalProperties": False}
     tool = only(json.dumps({"parameters": [{"name": "q", "in": "query", "schema": schema}]}))
     assert tool.parameters[0].parsed == kept
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        ("minimum: 3, exclusiveMinimum: false", {"minimum": 3}),
+        ("minimum: 3, exclusiveMinimum: true", {"exclusiveMinimum": 3}),
+        ("maximum: 3, exclusiveMaximum: true", {"exclusiveMaximum": 3}),
+        ("maximum: 3, exclusiveMaximum: 2", {"maximum": 3, "exclusiveMaximum": 2}),
+        ("maximum: three, exclusiveMaximum: true, minimum: 1", None),
+        ("maximum: 3, exclusiveMaximum: two", None),
+    ],
+)
+def test_what_is_not_allowed_may_have_a_bound_with_a_flag(rule: str, kept: Any) -> None:
+    schema = f"{{ properties: {{ a: {{ not: {{ {rule} }} }} }} }}"
+    media = f"{{ application/json: {{ schema: {schema} }} }}"
+    (number,) = only(f"requestBody: {{ content: {media} }}").parameters
+    assert number.parsed.get("not") == kept

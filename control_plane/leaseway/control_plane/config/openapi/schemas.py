@@ -37,6 +37,9 @@ MAX_SCHEMA: Final = 32 * 1024
 MAX_SCHEMAS: Final = 128 * 1024
 """Characters of the JSON Schemas of one tool's parameters, all together."""
 
+_BOUNDS: Final = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+"""Each bound, with the keyword that is a flag of it in OpenAPI 3.0 and a bound in JSON Schema."""
+
 _DEPTHS: Final = (24, 8, 6, 5, 4, 3, 2, 1)
 _SHALLOW: Final = (2, 1)
 _MAX_NODES: Final = 300_000
@@ -313,12 +316,17 @@ def _is_looser(schema: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:
     """Return whether a converted schema may accept what the document's own keywords refuse."""
     for key in _CHECKED.intersection(schema):
         given, kept = schema[key], converted.get(key)
+        exclusive = _BOUNDS.get(key, "")
         if key == "oneOf":
             is_looser = len(list_of(given)) > 1  # converted to anyOf
         elif key == "required":
             is_looser = kept != given
         elif key in PROPERTIES:
             is_looser = not isinstance(given, Mapping) or len(given) != len(kept or {})
+        elif key in _BOUNDS.values() and isinstance(given, bool):
+            is_looser = False  # a flag of a bound, with which it was converted
+        elif schema.get(exclusive) is True:
+            is_looser = exclusive not in converted
         else:
             is_looser = key not in converted
         if is_looser:
@@ -349,7 +357,7 @@ def _with_null(converted: dict[str, Any]) -> dict[str, Any]:
 
 def _modernize(schema: Mapping[str, Any], converted: dict[str, Any], files: bool) -> None:
     """Convert the keywords in which OpenAPI differs from JSON Schema, and defaults to text."""
-    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+    for bound, exclusive in _BOUNDS.items():
         flag = schema.get(exclusive)
         if isinstance(flag, bool):
             converted.pop(exclusive, None)
