@@ -549,5 +549,20 @@ def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
         assert native_server(made, "a", "x")
 
 
-def test_a_tool_without_a_description_names_its_request() -> None:
-    assert only("/x/{id}: { get: {} }").description == "GET /x/{id}"
+QUERY = """
+parameters: [ { name: q, in: querystring, description: What to find., content: {
+  application/x-www-form-urlencoded: { schema: { properties: { a: { type: string } } } } } } ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "description"),
+    [
+        ("{}", "GET /x/{id}"),
+        ("{ deprecated: true }", "Deprecated. GET /x/{id}"),
+        (f"{{ {QUERY} }}", "GET /x/{id}\n\nIts query: What to find."),
+        (f"{{ summary: Find., {QUERY} }}", "Find.\n\nIts query: What to find."),
+    ],
+)
+def test_a_tool_without_a_description_names_its_request(operation: str, description: str) -> None:
+    assert only(f"/x/{{id}}: {{ get: {operation} }}").description == description

@@ -266,8 +266,9 @@ class _Importer:
             name=self._names.name(identity),
             method=method,
             endpoint=_endpoint(path),
-            description=_description(summary, operation, parameters.about)
-            or f"{method} {path[:_MAX_TITLE]}",
+            description=_description(
+                summary, operation, parameters.about, f"{method} {path[:_MAX_TITLE]}"
+            ),
             title=summary[:_MAX_TITLE],
             parameters=tuple(parameters.parameters),
             body=body,
@@ -365,11 +366,13 @@ def _of_missing(reason: str) -> str:
     return f"A schema accepts anything in one place: {reason}."
 
 
-def _description(summary: str, operation: Mapping[str, Any], about: list[str]) -> str:
+def _description(summary: str, operation: Mapping[str, Any], about: list[str], request: str) -> str:
+    """Return what a tool does: by the document, or else the request that it makes."""
     text = str(operation.get("description") or "").strip()
     if text == summary:
         text = ""
-    text = "\n\n".join(part for part in (summary, text, *about) if part)
+    told = [part for part in (summary, text) if part] or [request]
+    text = "\n\n".join([*told, *about])
     if operation.get("deprecated") is True:
         text = f"Deprecated. {text}"
     if len(text) > _MAX_DESCRIPTION:
