@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ Hard: { type: object, properties: { scale: { type: integer } } }
 """
 
 
-def posting(schema: object, schemas: str = PETS, kind: str = "application/json") -> HttpTool:
+def posting(schema: object, schemas: Any = PETS, kind: str = "application/json") -> HttpTool:
     """Return the tool that posts a schema."""
     media = {kind: {"schema": schema}}
     operation = {"requestBody": {"required": True, "content": media}}
@@ -48,7 +49,9 @@ def posting(schema: object, schemas: str = PETS, kind: str = "application/json")
         {
             "openapi": "3.1.0",
             "paths": {"/x": {"post": operation}},
-            "components": {"schemas": yaml.safe_load(schemas)},
+            "components": {
+                "schemas": yaml.safe_load(schemas) if isinstance(schemas, str) else schemas
+            },
         }
     )
     assert not made.skipped, made.skipped
@@ -491,3 +494,17 @@ def test_parts_that_repeat_one_another_are_searched_for_bases_within_a_limit() -
 
     Objects(Counting({})).with_subtypes(schema)
     assert len(followed) < 1_000
+
+
+@pytest.mark.parametrize(("many", "is_listed"), [(499, True), (500, False), (20_000, False)])
+def test_a_base_whose_subtypes_have_too_many_values_takes_any(many: int, is_listed: bool) -> None:
+    schemas = yaml.safe_load(LISTED.replace("KIND", "{ type: string, enum: [Pet] }"))
+    values = [f"v{number}" for number in range(many)]
+    schemas["Cat"]["allOf"][1]["properties"]["kind"]["enum"] = values
+    del schemas["Kitten"]
+    began = time.process_time()
+    tool = posting({"properties": {"pet": ref("Pet"), "cat": ref("Cat")}}, schemas)
+    assert time.process_time() - began < 1.0
+    assert accepts(tool, pet={"kind": "Pet"}, cat={"kind": "v0"})
+    assert accepts(tool, pet={"kind": values[-1]})
+    assert accepts(tool, pet={"kind": "Dog"}) is not is_listed

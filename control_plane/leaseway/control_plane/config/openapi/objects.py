@@ -18,6 +18,7 @@ from leaseway.control_plane.config.openapi.references import (
     list_of,
     types_of,
 )
+from leaseway.control_plane.config.openapi.usable import MAX_ENUM
 
 _MAX_RULES: Final = 20
 """Schemas of one member that are compared with a further one of it."""
@@ -252,7 +253,8 @@ class Objects:
             name = " or ".join(map(str, of_subtype))
             listed.append(f"{name}: {members}" if members else name)
         is_whole = is_whole and len(added.rules) <= _MAX_MEMBERS
-        opened = self._opened(kin.schema, kin.member, values if is_whole else None, Steps())
+        taken = _few(values) if is_whole else None
+        opened = self._opened(kin.schema, kin.member, taken, Steps())
         wide = {key: value for key, value in opened.items() if key != "discriminator"}
         if wide.get("additionalProperties") is False:
             del wide["additionalProperties"]
@@ -312,7 +314,7 @@ class Objects:
         base = self._members_of(kin.schema)
         values = self._values_of(subtype, told, found, base, kin.member)
         values += self._fixed(found.rules.get(kin.member))
-        return self._opened(kin.schema, kin.member, values, Steps())
+        return self._opened(kin.schema, kin.member, _few(values), Steps())
 
     def _opened(
         self, schema: Mapping[str, Any], member: str, values: list[Any] | None, steps: Steps
@@ -359,10 +361,10 @@ class Objects:
             return member if opened is target else {**opened, **beside}
         changed: dict[str, Any] = {}
         given = [*list_of(member.get("enum")), *([member["const"]] if "const" in member else ())]
-        if given and values is None:
-            changed = {"const": None, "enum": None}
-        elif given and any(value not in given for value in values or ()):
-            changed = {"const": None, "enum": _unique([*given, *(values or ())])}
+        if given:
+            taken = None if values is None else _few([*given, *values])
+            if taken is None or len(taken) > len(_few(given) or ()):
+                changed = {"const": None, "enum": taken}
         parts = list_of(member.get("allOf"))
         opened_parts = [self._with_values(part, values, steps) for part in parts]
         if not _are_same(parts, opened_parts):
@@ -461,12 +463,14 @@ def _add(rules: _Rules, name: str, member: Any) -> None:
         known.append(member)
 
 
-def _unique(values: list[Any]) -> list[Any]:
-    kept: list[Any] = []
+def _few(values: Iterable[Any]) -> list[Any] | None:
+    """Return values, each once; or None, for all, if they are too many to list."""
+    kept: dict[str, Any] = {}  # by their texts, as some can't be hashed and True equals 1
     for value in values:
-        if value not in kept:
-            kept.append(value)
-    return kept
+        kept.setdefault(repr(value), value)
+        if len(kept) > MAX_ENUM:
+            return None
+    return list(kept.values())
 
 
 def _are_same(some: list[Any], others: list[Any]) -> bool:

@@ -21,7 +21,7 @@ from leaseway.control_plane.config.openapi.references import (
     list_of,
     types_of,
 )
-from leaseway.control_plane.config.openapi.usable import usable_pattern
+from leaseway.control_plane.config.openapi.usable import MAX_ENUM, usable_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.messages.json_schema import (
     CHOICES,
@@ -51,7 +51,6 @@ _MAX_TEXT: Final = 1_024
 _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
 _MAX_EXAMPLES: Final = 5
-_MAX_ENUM: Final = 500
 
 _KEPT: Final = frozenset(
     ("type", "format", "title", "description", "enum", "const", "pattern", "minLength",
@@ -428,9 +427,7 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
             del converted[key]
     for key in ("enum", "examples", "required"):
         value = converted.get(key)
-        if key in converted and (
-            not isinstance(value, list) or not value or len(value) > _MAX_ENUM
-        ):
+        if key in converted and (not isinstance(value, list) or not value or len(value) > MAX_ENUM):
             del converted[key]
     if isinstance(converted.get("pattern"), str):
         converted["pattern"] = usable_pattern(converted["pattern"])

@@ -12,6 +12,8 @@ import jsonschema_rs
 _MASK: Final = "the value"
 """Stands for values in messages, which may be secret."""
 _MAX_TEXT: Final = 200
+MAX_ENUM: Final = 500
+"""Values of an `enum`; with more of them it takes any."""
 _FLAGS: Final = frozenset("dgimsuvy")
 """What JavaScript may have behind the second slash of a pattern."""
 _FLAGS_WITHOUT_EFFECT: Final = frozenset("dgu")
