@@ -113,11 +113,56 @@ def test_what_only_a_mapping_names_is_a_subtype() -> None:
     inline = {
         "type": "object",
         "properties": {"own": {"type": "integer"}},
-        "discriminator": {"propertyName": "type", "mapping": {"h": "Hard", "no": "Missing"}},
+        "discriminator": {"propertyName": "type", "mapping": {"h": "Hard"}},
     }
     tool = posting(inline)
     assert accepts(tool, type="h", own=1, scale=3)
     assert {parameter.name for parameter in tool.parameters} == {"type", "own", "scale", "kg"}
+
+
+@pytest.mark.parametrize(
+    "subtypes", ["", "Cat: { allOf: [ { $ref: '#/components/schemas/Pet' } ] }"]
+)
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("Missing", "#/components/schemas/Missing, which does not exist"),
+        ("'#/components/schemas/Missing'", "#/components/schemas/Missing, which does not exist"),
+        ("'other.yaml#/A'", "which does not exist"),
+        ("Alias", "#/components/schemas/Missing, which does not exist"),
+        ("Text", "#/components/schemas/Text, which is no schema"),
+        ("Round", "its references form a cycle"),
+        ("7", "a $ref that is not text"),
+    ],
+)
+def test_a_value_whose_subtype_is_not_there_may_be_sent_with_any_members(
+    target: str, words: str, subtypes: str
+) -> None:
+    schemas = f"""
+Pet:
+  type: object
+  additionalProperties: false
+  properties: {{ kind: {{ type: string, enum: [Pet] }} }}
+  discriminator: {{ propertyName: kind, mapping: {{ lost: {target} }} }}
+Alias: {{ $ref: '#/components/schemas/Missing' }}
+Round: {{ $ref: '#/components/schemas/Round' }}
+Text: nothing
+{subtypes}
+"""
+    body = {"content": {"application/json": {"schema": ref("Pet")}}}
+    made = import_document(
+        {
+            "openapi": "3.1.0",
+            "paths": {"/x": {"post": {"requestBody": body}}},
+            "components": {"schemas": yaml.safe_load(schemas)},
+        }
+    )
+    (tool,), (note,) = made.tools, made.notes
+    assert words in note
+    assert accepts(tool, body={"kind": "lost", "more": 1})
+    assert accepts(tool, body={"kind": "Cat"}) is bool(subtypes)
+    assert not accepts(tool, body={"kind": "Dog"})
+    assert "lost." in tool.parameters[0].parsed["properties"]["kind"]["description"]
 
 
 def test_members_that_differ_between_subtypes_take_what_either_takes() -> None:

@@ -66,6 +66,7 @@ class _Kin:
         schema: The schema.
         member: The member that tells them apart.
         values: Its values for the schema itself.
+        lost: Its values for what is not read or not there.
         subtypes: Each with the values that the document gives it; with none it is its own, or the
             subtype's name.
         ids: Their identities, and those of what stands between them and the schema.
@@ -74,6 +75,7 @@ class _Kin:
     schema: Mapping[str, Any]
     member: str
     values: tuple[str, ...]
+    lost: tuple[str, ...]
     subtypes: tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]
     ids: frozenset[int]
 
@@ -232,9 +234,9 @@ class Objects:
         if known is not None:
             return known
         own = self._members_of(kin.schema)
-        added = _Found()
+        added = _Found(is_open=bool(kin.lost))
         listed = [" or ".join(kin.values)] if kin.values else []
-        values = [*kin.values, *self._fixed(own.rules.get(kin.member))]
+        values = [*kin.values, *kin.lost, *self._fixed(own.rules.get(kin.member))]
         is_whole = True
         for number, (subtype, told) in enumerate(kin.subtypes):
             self._left -= 1
@@ -252,6 +254,7 @@ class Objects:
             members = ", ".join(member for member in found.rules if member not in own.rules)
             name = " or ".join(map(str, of_subtype))
             listed.append(f"{name}: {members}" if members else name)
+        listed += kin.lost
         is_whole = is_whole and len(added.rules) <= _MAX_MEMBERS
         taken = _few(values) if is_whole else None
         opened = self._opened(kin.schema, kin.member, taken, Steps())
@@ -390,26 +393,31 @@ class Objects:
         member, mapping = found
         names: dict[int, list[str]] = {}
         targets: list[Mapping[str, Any]] = []
+        lost: list[str] = []
+        # Of an inherited discriminator only the subtypes of this schema are meant.
+        is_own = "discriminator" in schema
         for value, written in mapping.items():
             target = self._references.mapped(written)
             if target is not None:
                 names.setdefault(id(target), []).append(str(value))
                 targets.append(target)
-        # Of an inherited discriminator only the subtypes of this schema are meant.
-        mapped = targets if "discriminator" in schema else []
-        listed = list(_different(schema, mapped))
+            elif is_own:
+                self._references.note_lost(written)
+                lost.append(str(value))
+        listed = list(_different(schema, targets if is_own else []))
         below = list(self._derivations.below(schema, *listed))
         subtypes: list[tuple[Mapping[str, Any], tuple[str, ...]]] = []
         for subtype in (*listed, *below):
             told = names.get(id(subtype)) or _told(subtype)
             if told or self._derivations.name_of(subtype):
                 subtypes.append((subtype, tuple(told)))
-        if not subtypes:
+        if not subtypes and not lost:
             return None
         return _Kin(
             schema=schema,
             member=member,
             values=tuple(names.get(id(schema), ())),
+            lost=tuple(lost),
             subtypes=tuple(subtypes),
             ids=frozenset(map(id, (*listed, *below))),
         )

@@ -126,9 +126,16 @@ class References:
 
     def mapped(self, target: object) -> Mapping[str, Any] | None:
         """Return the schema that a discriminator's mapping names by a reference or by its name."""
-        if not isinstance(target, str):
-            return None
-        return self.end({"$ref": target if target.startswith("#") else place_of_schema(target)})
+        return self.end({"$ref": _of_mapping(target)})
+
+    def note_lost(self, target: object) -> None:
+        """Note that a discriminator's mapping names what is no schema, or is not there."""
+        reference = _of_mapping(target)
+        try:
+            if not isinstance(self.follow({"$ref": reference}), Mapping):
+                self._note(f"it refers to {shown(str(reference))[:256]}, which is no schema")
+        except Unsupported as error:
+            self._note(str(error))
 
     def at(self, reference: object) -> Any:
         """Return the target of a reference.
@@ -141,9 +148,12 @@ class References:
         except Unsupported as error:
             if not self._lenient:
                 raise
-            if len(self.missing) < _MAX_MISSING:
-                self.missing[str(error)] = None
+            self._note(str(error))
             return {}
+
+    def _note(self, reason: str) -> None:
+        if len(self.missing) < _MAX_MISSING:
+            self.missing[reason] = None
 
     def target(self, reference: object) -> Any:
         """Return the target of a reference, also of lenient ones only if there is one.
@@ -181,6 +191,12 @@ class References:
             if isinstance(node, Refusal):
                 raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
         return node
+
+
+def _of_mapping(target: object) -> object:
+    """Return the reference that is meant by a target of a mapping, which may be a name."""
+    is_name = isinstance(target, str) and not target.startswith("#")
+    return place_of_schema(str(target)) if is_name else target
 
 
 def _missing(reference: str) -> str:
