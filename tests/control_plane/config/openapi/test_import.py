@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import gzip
+import inspect
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -547,6 +549,29 @@ def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
             assert not list(find_faults(tool))
             json.dumps(input_schema(tool))
         assert native_server(made, "a", "x")
+
+
+def test_a_document_that_is_nested_too_deeply_costs_only_itself(tmp_path: Path) -> None:
+    schemas: dict[str, Any] = {"S0": {}}
+    for number in range(1, 24):
+        part = {"$ref": f"#/components/schemas/S{number - 1}"}
+        schemas[f"S{number}"] = {"properties": {"a": part}}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/S23"}}}
+    paths = {"/x": {"post": {"requestBody": {"content": content}}}}
+    document = {"openapi": "3.1.0", "paths": paths, "components": {"schemas": schemas}}
+    path = tmp_path / "deep.json"
+    path.write_text(json.dumps(document))
+    documents = Documents()
+
+    def load_below(frames: int) -> None:
+        if frames:
+            load_below(frames - 1)
+        else:
+            documents.load(str(path), OperationSelection())
+
+    with pytest.raises(DocumentUnavailable, match=r"deep\.json is nested too deeply\.$"):
+        load_below(sys.getrecursionlimit() - len(inspect.stack(0)) - 60)
+    assert documents.load(str(path), OperationSelection()).imported.tools
 
 
 QUERY = """

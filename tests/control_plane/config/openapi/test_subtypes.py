@@ -553,3 +553,28 @@ def test_a_base_whose_subtypes_have_too_many_values_takes_any(many: int, is_list
     assert accepts(tool, pet={"kind": "Pet"}, cat={"kind": "v0"})
     assert accepts(tool, pet={"kind": values[-1]})
     assert accepts(tool, pet={"kind": "Dog"}) is not is_listed
+
+
+def chain(length: int) -> dict[str, Any]:
+    """Return schemas that extend one another, the last one a base."""
+    schemas: dict[str, Any] = yaml.safe_load(f"B0: {{ {BASE} }}")
+    schemas["B0"]["properties"]["kind"]["enum"] = ["q"]
+    for number in range(1, length):
+        schemas[f"B{number}"] = {"allOf": [ref(f"B{number - 1}")]}
+    return schemas
+
+
+@pytest.mark.parametrize("length", [20, 400, 2_000])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_chain_of_bases_is_read_to_a_depth(length: int, is_inside: bool) -> None:
+    schemas = chain(length)
+    for name in ("B0", f"B{length // 2}", f"B{length - 1}"):
+        schema = {"properties": {"m": ref(name)}} if is_inside else ref(name)
+        assert posting(schema, schemas).parameters
+
+
+def test_alternatives_inside_one_another_are_read_to_a_depth() -> None:
+    schema: dict[str, Any] = {"type": "array"}
+    for _ in range(1_000):
+        schema = {"anyOf": [schema]}
+    assert posting(schema, kind="application/jsonl").body == "text"

@@ -170,6 +170,10 @@ class Documents:
                     known = version, import_document(content, selection, address)
                 except BadDocument as error:
                     raise DocumentUnavailable(str(error)) from None
+                except RecursionError:
+                    raise DocumentUnavailable(
+                        f"The OpenAPI document {source} is nested too deeply."
+                    ) from None
                 self._keep(self._imported, (source, selection), known)
             return OpenApiDocument(known[1], stale, files)
 

@@ -134,7 +134,7 @@ class Objects:
             return known[1]
         kin = self._kin_of(schema)
         wide = schema if kin is None else self._widen(kin)
-        wide = self._with_wide_parts(wide, schema, _MAX_NESTED, Steps())
+        wide = self._with_wide_parts(wide, schema, Steps(depth=_MAX_NESTED))
         if wide is not schema:
             self._widened[id(schema)] = schema, wide
         return wide
@@ -162,19 +162,20 @@ class Objects:
         others = schema.get("additionalProperties")
         found.is_open |= isinstance(others, Mapping) or others is True
         found.is_open |= "patternProperties" in schema
+        inside = steps.inside()
         if "$ref" in schema:
             target = self._references.at(schema["$ref"])
-            if not self._merge(target, found, steps, reading, is_wide=is_wide):
+            if not self._merge(target, found, inside, reading, is_wide=is_wide):
                 return False
         for part in list_of(schema.get("allOf")):
-            if not self._merge(part, found, steps, reading, is_wide=True):
+            if not self._merge(part, found, inside, reading, is_wide=True):
                 return False
         alternatives = [*list_of(schema.get("anyOf")), *list_of(schema.get("oneOf"))]
         if alternatives and reading == "exact":
             return False
         for part in alternatives:
             optional = _Found(found.rules)
-            is_read = self._merge(part, optional, steps, reading, is_wide=True)
+            is_read = self._merge(part, optional, inside, reading, is_wide=True)
             ended = self._references.end(part)
             is_left_out = not is_read and not (ended and _excludes_objects(ended))
             found.is_open |= optional.is_open or is_left_out
@@ -199,29 +200,28 @@ class Objects:
         return self.with_subtypes(target) if isinstance(target, Mapping) else schema
 
     def _with_wide_parts(
-        self, schema: Mapping[str, Any], owner: Mapping[str, Any], depth: int, steps: Steps
+        self, schema: Mapping[str, Any], owner: Mapping[str, Any], steps: Steps
     ) -> Mapping[str, Any]:
         parts = list_of(schema.get("allOf"))
-        wide = [self._wide_part(part, owner, depth, steps) for part in parts]
+        wide = [self._wide_part(part, owner, steps) for part in parts]
         return schema if _are_same(parts, wide) else {**schema, "allOf": wide}
 
-    def _wide_part(self, part: Any, owner: Mapping[str, Any], depth: int, steps: Steps) -> Any:
+    def _wide_part(self, part: Any, owner: Mapping[str, Any], steps: Steps) -> Any:
         """Return a part of an `allOf` with the subtypes of a base that it is.
 
         Args:
             part: The part.
             owner: The schema that has it, which has no siblings' members.
-            depth: Levels of parts that may be searched.
-            steps: The limit of these parts, which aliases of YAML may repeat without end.
+            steps: The limit of searched parts, which aliases of YAML may repeat without end.
         """
-        if not isinstance(part, Mapping) or depth <= 0 or not steps.take():
+        if not isinstance(part, Mapping) or not steps.take():
             return part
         base = self._references.end({"$ref": part["$ref"]} if "$ref" in part else part)
         kin = None if base is None else self._kin_of(base)
         if kin is None:
             if "$ref" in part:
                 return part
-            return self._with_wide_parts(part, owner, depth - 1, steps)
+            return self._with_wide_parts(part, owner, steps.inside())
         wide = self._opened_for(kin, owner) if id(owner) in kin.ids else self._widen(kin)
         if wide is kin.schema:
             return part
@@ -329,13 +329,14 @@ class Objects:
         if not steps.take():
             return schema
         changed: dict[str, Any] = {}
+        inside = steps.inside()
         properties = schema.get("properties")
         if isinstance(properties, Mapping) and member in properties:
-            opened = self._with_values(properties[member], values, steps)
+            opened = self._with_values(properties[member], values, inside)
             if opened is not properties[member]:
                 changed["properties"] = {**properties, member: opened}
         parts = list_of(schema.get("allOf"))
-        opened_parts = [self._opened_part(part, member, values, steps) for part in parts]
+        opened_parts = [self._opened_part(part, member, values, inside) for part in parts]
         if not _are_same(parts, opened_parts):
             changed["allOf"] = opened_parts
         return {**schema, **changed} if changed else schema
@@ -359,7 +360,7 @@ class Objects:
             return member
         if "$ref" in member:
             target = self._references.end({"$ref": member["$ref"]})
-            opened = self._with_values(target, values, steps)
+            opened = self._with_values(target, values, steps.inside())
             beside = {key: value for key, value in member.items() if key != "$ref"}
             return member if opened is target else {**opened, **beside}
         changed: dict[str, Any] = {}
@@ -368,8 +369,8 @@ class Objects:
             taken = None if values is None else _few([*given, *values])
             if taken is None or len(taken) > len(_few(given) or ()):
                 changed = {"const": None, "enum": taken}
-        parts = list_of(member.get("allOf"))
-        opened_parts = [self._with_values(part, values, steps) for part in parts]
+        parts, inside = list_of(member.get("allOf")), steps.inside()
+        opened_parts = [self._with_values(part, values, inside) for part in parts]
         if not _are_same(parts, opened_parts):
             changed["allOf"] = opened_parts
         if not changed:
@@ -434,7 +435,7 @@ class Objects:
             mapping = found.get("mapping")
             return found["propertyName"], mapping if isinstance(mapping, Mapping) else {}
         for part in list_of(schema.get("allOf")):
-            inherited = self._discriminator(part, steps)
+            inherited = self._discriminator(part, steps.inside())
             if inherited is not None:
                 return inherited
         return None

@@ -24,6 +24,8 @@ _MAX_REFERENCE: Final = 4_096
 _MAX_MISSING: Final = 100
 _MAX_STEPS: Final = 500
 """Parts of a schema that one question about it may visit; documents may repeat them without end."""
+_MAX_DEPTH: Final = 50
+"""Parts inside one another that one question may visit; each takes a few frames of the stack."""
 _EXTENDING: Final = frozenset(
     ("properties", "required", "additionalProperties", "allOf", "anyOf", "oneOf")
 )
@@ -65,15 +67,24 @@ class Unsupported(Exception):
 
 
 class Steps:
-    """A limit of the parts of a document that one question about it visits."""
+    """A limit of the parts of a document that one question about it visits.
 
-    def __init__(self, limit: int = _MAX_STEPS) -> None:
-        self._left = limit
+    Args:
+        limit: The parts, or what is left of them.
+        depth: How many of them may stand inside one another.
+    """
+
+    def __init__(self, limit: int | Iterator[int] = _MAX_STEPS, depth: int = _MAX_DEPTH) -> None:
+        self._left = iter(range(limit)) if isinstance(limit, int) else limit
+        self._depth = depth
 
     def take(self) -> bool:
         """Return whether another part may be visited."""
-        self._left -= 1
-        return self._left >= 0
+        return self._depth > 0 and next(self._left, None) is not None
+
+    def inside(self) -> Steps:
+        """Return the same limit for what stands inside of a part."""
+        return Steps(self._left, self._depth - 1)
 
 
 class References:

@@ -142,8 +142,11 @@ class SchemaReader:
             return True
         if kind == "object" and isinstance(schema.get("properties"), Mapping):
             return True
+        inside = steps.inside()
         return any(
-            self._accepts(part, kind, steps) for key in CHOICES for part in list_of(schema.get(key))
+            self._accepts(part, kind, inside)
+            for key in CHOICES
+            for part in list_of(schema.get(key))
         )
 
     def is_read_only(self, schema: Any) -> bool:
