@@ -67,6 +67,10 @@ class Folder:
         return _parsed(data, self._left, self._parse)
 
 
+class _Outage(NotRead):
+    """A document that another try may bring."""
+
+
 class Origin:
     """The documents of one scheme, host and port.
 
@@ -79,7 +83,8 @@ class Origin:
 
     Attributes:
         fetched: The bytes of each document, in order.
-        outage: Why the last one that another try may bring was not read; empty if none.
+        outage: Why the last one that is needed and that another try may bring was not read; empty
+            if none.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Origin:
         self._origin = origin(document)
         self._left = limit
         self._until = time.monotonic() + timeout
+        self._until_optional = self._until - timeout / 2
         self._fetch = fetch
         self._parse = parse
 
@@ -100,25 +106,36 @@ class Origin:
         Raises:
             NotRead: It is elsewhere, or it cannot be fetched.
         """
+        try:
+            return self._content(address, self._until)
+        except _Outage as error:
+            self.outage = f"it refers to {address[:256]}, {error}"
+            raise
+
+    def read_optional(self, address: str) -> Any:
+        """Return the content of an address that is not needed; half of the time is not for those.
+
+        Raises:
+            NotRead: It is elsewhere, or it cannot be fetched.
+        """
+        return self._content(address, self._until_optional)
+
+    def _content(self, address: str, until: float) -> Any:
         if self._origin is None or origin(address) != self._origin:
             raise NotRead(f"which is on another host than the document; {_BUNDLE}")
         if len(self.fetched) >= MAX_FETCHED:
             raise NotRead(f"and more than {MAX_FETCHED} documents are not fetched; {_BUNDLE}")
-        seconds = self._until - time.monotonic()
+        seconds = until - time.monotonic()
         if seconds <= 0:
-            raise self._unread(address, "and there was no time left to fetch it")
+            raise _Outage("and there was no time left to fetch it")
         try:
             data = self._fetch(address, self._left + 1, seconds)
         except FetchError as error:
             reason = f"which can't be fetched: {error}"
-            raise self._unread(address, reason) if error.is_outage else NotRead(reason) from None
+            raise (_Outage if error.is_outage else NotRead)(reason) from None
         self.fetched.append(data)
         self._left -= len(data)
         return _parsed(data, self._left, self._parse)
-
-    def _unread(self, address: str, reason: str) -> NotRead:
-        self.outage = f"it refers to {address[:256]}, {reason}"
-        return NotRead(reason)
 
 
 def signature(path: Path) -> Signature:
