@@ -127,3 +127,57 @@ def test_an_alternative_of_a_form_that_fields_cannot_tell_leaves_it_open(
         components={"schemas": {"Text": {"type": "string"}}},
     )
     assert [parameter.name for parameter in tool.parameters] == ["body" if is_open else "a"]
+
+
+FORM = "application/x-www-form-urlencoded"
+FIELDS = """
+{ l: { type: array, items: { type: string } }, o: { type: object }, s: { type: string }, any: {},
+  id: { type: array, readOnly: true } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("media", "encoding", "lost"),
+    [
+        (FORM, "{ l: { style: pipeDelimited, explode: false } }", ["l"]),
+        (FORM, "{ l: { style: form }, s: { style: form, explode: false } }", []),
+        (FORM, "{ l: { contentType: application/json } }", ["l"]),
+        (FORM, "{ o: { contentType: application/json }, l: { contentType: text/plain } }", []),
+        (FORM, "{ o: { style: form } }", ["o"]),
+        (FORM, "{ o: { style: deepObject }, s: { style: form } }", []),
+        (FORM, "{ o: { style: deepObject }, l: { style: form } }", ["l"]),
+        (FORM, "{ s: { allowReserved: true }, l: { style: odd }, o: odd }", ["s", "l"]),
+        (FORM, "{ any: { style: spaceDelimited }, id: { style: spaceDelimited } }", ["any"]),
+        ("multipart/form-data", "{ l: { style: pipeDelimited, explode: false } }", ["l"]),
+        ("multipart/form-data", "{ l: { style: form }, o: { style: deepObject } }", []),
+        ("multipart/form-data", "{ o: { contentType: application/xml } }", []),
+        ("multipart/form-data", "{ more: { contentType: image/png }, x: {} }", ["more"]),
+    ],
+)
+def test_an_encoding_that_a_form_of_one_argument_cannot_keep_is_noted(
+    media: str, encoding: str, lost: list[str]
+) -> None:
+    schema = f"{{ type: object, additionalProperties: true, properties: {FIELDS} }}"
+    content = f"{{ {media}: {{ schema: {schema}, encoding: {encoding} }} }}"
+    made = imported(f"/x: {{ post: {{ requestBody: {{ content: {content} }} }} }}")
+    assert [parameter.name for parameter in made.tools[0].parameters] == ["body"]
+    about = "The tool of POST /x can't send its field {!r} as its 'encoding' says"
+    assert list(made.notes) == [
+        f"{about.format(name)}: the form is one parameter." for name in lost
+    ]
+    closed = imported(
+        f"/x: {{ post: {{ requestBody: {{ content: {content} }} }} }}".replace(
+            "additionalProperties: true", "additionalProperties: false"
+        )
+    )
+    assert not any("one parameter" in note for note in closed.notes)
+
+
+@pytest.mark.parametrize(("many", "notes"), [(100, 100), (101, 101), (1_000, 101)])
+def test_notes_of_encodings_are_bounded(many: int, notes: int) -> None:
+    encoding = {f"f{number}": {"style": "spaceDelimited"} for number in range(many)}
+    schema = {"type": "object", "additionalProperties": True}
+    media = {FORM: {"schema": schema, "encoding": encoding}}
+    made = imported(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    assert len(made.notes) == notes
+    assert ("more than 100 fields" in made.notes[-1]) is (many > 100)

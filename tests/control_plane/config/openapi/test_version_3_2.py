@@ -166,3 +166,11 @@ def test_the_method_query_reads_and_has_a_body() -> None:
     made = request(tool, a=1)
     assert (made.method, made.body) == ("QUERY", b'{"a":1}')
     assert definition(tool)["annotations"] == {"readOnlyHint": True, "openWorldHint": True}
+
+
+def test_an_encoding_that_an_open_query_cannot_keep_is_noted() -> None:
+    media = MEDIA.replace("type: object", "type: object\n  additionalProperties: true", 1)
+    media = media.replace("b: { style: odd }", "b: { style: pipeDelimited }, c: { style: form }")
+    made = with_media(FIELD_RULES, media)
+    assert [parameter.name for parameter in made.tools[0].parameters] == ["q"]
+    assert [note.partition(" as its ")[0][-3:] for note in made.notes] == ["'a'", "'b'"]

@@ -17,7 +17,7 @@ from leaseway.control_plane.config.openapi.media import (
     sent_type,
 )
 from leaseway.control_plane.config.openapi.objects import Objects
-from leaseway.control_plane.config.openapi.references import References, Unsupported
+from leaseway.control_plane.config.openapi.references import References, Unsupported, types_of
 from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMAS, SchemaReader, is_text
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import (
@@ -37,6 +37,10 @@ _MAX_DOCUMENT: Final = 4_096
 _IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
 _DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
 _HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
+_JOINED: Final[tuple[Style, ...]] = ("comma", "space", "pipe")
+_OF_LISTS: Final[Mapping[Style, Style]] = {"spread": "repeat"}
+_OF_OBJECTS: Final[Mapping[Style, Style]] = {"repeat": "json"}
+"""What a style writes lists or objects like, where it writes them like another one."""
 _PATH_STYLES: Final[Mapping[str, Style]] = {
     "label": "label",
     "matrix": "matrix",
@@ -134,7 +138,9 @@ class Parameters:
             return
         members = self._objects.object_of(chosen.schema)
         if members is None or len(members["properties"]) > _MAX_MEMBERS:
-            self._add(name, "query", self._schema(given), required, "spread")
+            read = self._schema(given)
+            self._add(name, "query", read, required, "spread")
+            self._note_encodings(read, chosen, "repeat")
             return
         self._add_members(members, required, chosen, "query")
         text = given.get("description")
@@ -194,6 +200,39 @@ class Parameters:
         is_deep = any(_style_of(encoding) == "deepObject" for encoding in chosen.encoding.values())
         style: Style = "json" if chosen.body == "json" else "deep" if is_deep else "repeat"
         self._add("body", "body", read, required, style, is_body=True)
+        if chosen.body in ("form", "multipart") and has_names(chosen):
+            self._note_encodings(read, chosen, "deep" if is_deep else "repeat")
+
+    def _note_encodings(self, read: Mapping[str, Any], chosen: BodyType, style: Style) -> None:
+        """Note each field that a form which is one parameter does not send as it should be.
+
+        Args:
+            read: The schema of the form.
+            chosen: Its type, with the encodings of the fields.
+            style: How the form writes all of its fields.
+        """
+        fields = read.get("properties", {})
+        followed = self._references.follow(chosen.schema)
+        written = followed.get("properties") if isinstance(followed, Mapping) else None
+        written = written if isinstance(written, Mapping) else {}
+        for number, (name, encoding) in enumerate(chosen.encoding.items()):
+            if number == _MAX_MEMBERS:
+                about = f"more than {_MAX_MEMBERS} fields as their 'encoding' says"
+                self.notes.append(f"{about}: the form is one parameter")
+                break
+            if not isinstance(encoding, Mapping) or self._schemas.is_read_only(written.get(name)):
+                continue
+            try:
+                _, own, reserved = self._member(fields.get(name, {}), encoding, chosen.body)
+                is_kept = not reserved and _writes_alike(
+                    fields.get(name, {}), own, style, is_multipart=chosen.body == "multipart"
+                )
+            except Unsupported:
+                is_kept = False
+            is_untyped = chosen.body == "multipart" and name not in fields and part_type(encoding)
+            if is_untyped or not is_kept:
+                about = f"its field {str(name)[:64]!r} as its 'encoding' says"
+                self.notes.append(f"{about}: the form is one parameter")
 
     def _of_parts(self, read: Mapping[str, Any], encodings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the schema of a whole form whose parts have their media types."""
@@ -356,6 +395,20 @@ class Parameters:
                 allow_reserved=allow_reserved,
             )
         )
+
+
+def _writes_alike(
+    field: Mapping[str, Any], style: Style, other: Style, *, is_multipart: bool
+) -> bool:
+    """Return whether two styles write all values of a field of a form in the same way."""
+    types = types_of(field)
+    may_be_list = not types or "array" in types
+    may_be_object = not types or "object" in types
+    if is_multipart:  # an object is JSON, and a list a part for each item, unless it is joined
+        return not may_be_list or (style in _JOINED) == (other in _JOINED)
+    of_lists = {_OF_LISTS.get(name, name) for name in (style, other)}
+    of_objects = {_OF_OBJECTS.get(name, name) for name in (style, other)}
+    return not (may_be_list and len(of_lists) > 1) and not (may_be_object and len(of_objects) > 1)
 
 
 def optional(name: str, error: Unsupported) -> str:
