@@ -53,6 +53,7 @@ def test_a_session_has_its_own_links_and_the_newest_counts() -> None:
 def test_an_invalid_item_costs_no_other_link(wrong: Any) -> None:
     linked = LinkedResources()
     linked.learn("", "a", msgspec.json.encode({"content": [wrong, link(URI)]}))
+    linked.learn("", "b", msgspec.json.encode({"content": [link("b:b")], "messages": wrong}))
     messages = [wrong, {"content": wrong}, {"content": [wrong, link("x:y")]}]
     linked.learn(
         "",
@@ -61,7 +62,8 @@ def test_an_invalid_item_costs_no_other_link(wrong: Any) -> None:
             {"messages": messages},
         ),
     )
-    assert [linked.server_of("", uri) for uri in (URI, "x:y")] == ["a", "a"]
+    found = [linked.server_of("", uri) for uri in (URI, "b:b", "x:y")]
+    assert found == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(

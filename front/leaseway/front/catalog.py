@@ -209,7 +209,10 @@ class CatalogCache:
         server = self._linked.server_of(session, uri)
         if server is None:
             return None
-        await self.listing("resources")
+        try:
+            await self.listing("resources")
+        except LeasewayError:
+            return server  # the link is what is known
         listed = {item.server_id for item in self._items["resources"] if item.uri == uri}
         return server if server in listed or not listed else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -56,7 +57,6 @@ from leaseway.front.messages import (
     encode,
 )
 from leaseway.front.results import adapt_result, resource_error, rpc_error
-from leaseway.front.sessions.own_lists import ChangedList
 from leaseway.front.starts import check_problems
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, LeasewayError, Tool
@@ -80,17 +80,16 @@ def _list_handler(kind: ListKind) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
         live = session_of(request, methods._conversations, tells_end=False)
-        listing = await shown_to(methods.catalog, kind, request, live)
-        if params.cursor is None and kind != "templates":
-            _note_listed(request, kind)
+        with _reading(request, kind, params):
+            listing = await shown_to(methods.catalog, kind, request, live)
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
 
 
-def _note_listed(request: Request, kind: ChangedList) -> None:
-    if request.carried.protocol is not None:
-        request.carried.protocol.note_listed(kind)
+def _reading(request: Request, kind: ListKind, params: ListParams) -> AbstractContextManager[None]:
+    live = request.carried.protocol
+    return live.reads(kind) if live is not None and params.cursor is None else nullcontext()
 
 
 class Methods:
@@ -193,6 +192,10 @@ class Methods:
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
+        with _reading(request, "tools", params):
+            return await self._tools_page(request, params)
+
+    async def _tools_page(self, request: Request, params: ListParams) -> bytes:
         shown: PagedListing[Any] | None = search_listing() if self._search is not None else None
         offer = self._offer
         is_own = False
@@ -207,8 +210,6 @@ class Methods:
                 shown = offer.add_tools(listing, request.scope, shown, request.has_session)
         if not is_own:
             shown = self.catalog.visible("tools", shown, request.listener.mcp_client)
-        if params.cursor is None:
-            _note_listed(request, "tools")
         return shown.page(params.cursor, modern=request.modern)
 
     def _call_tool(self, request: Request) -> Awaitable[bytes]:

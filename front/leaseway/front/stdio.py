@@ -18,7 +18,6 @@ from queue import SimpleQueue
 from typing import Final
 
 from leaseway.front.calling.conversations import Carried
-from leaseway.front.calling.listening import changed_notification
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
 from leaseway.front.envelope import (
@@ -51,6 +50,7 @@ from leaseway.front.messages import (
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
+from leaseway.front.sessions.own_lists import changed_notification
 from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.wire.bounds import MIB

@@ -20,28 +20,14 @@ from leaseway.front.messages import (
     notification,
 )
 from leaseway.front.sessions.live_session import LiveSession, ResourceSubscription
-from leaseway.front.sessions.own_lists import ChangedList
+from leaseway.front.sessions.own_lists import ChangedList, changed_notification
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.wire.messages.mcp import INVALID_PARAMS
-
-_EMPTY: Final = b"{}"
-CHANGED_LISTS: Final[Mapping[str, ChangedList]] = {
-    "tools": "tools",
-    "prompts": "prompts",
-    "resources": "resources",
-    "templates": "resources",
-}
-"""The `list_changed` notification for each kind of list."""
 
 REFUSED_KEY: Final = "leaseway/refused"
 """The key in `_meta` of an acknowledgement with the resources that were refused, and why."""
 _MAX_LISTENED: Final = 256
 """Resources in one `subscriptions/listen`."""
-
-
-def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
-    params = encode({"_meta": meta}) if meta else _EMPTY
-    return notification(f"notifications/{CHANGED_LISTS[kind]}/list_changed", params)
 
 
 def _acknowledgement(

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from leaseway.front.calling.conversations import COOKIE, carried_in
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
-from leaseway.front.calling.listening import CHANGED_LISTS
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
 from leaseway.front.calling.places import Place
 from leaseway.front.calling.requests import Request
@@ -158,7 +157,7 @@ class HttpFront:
             if client and client != live.client.encoded:
                 continue
             if not live.scope or live.scope in servers:
-                live.push_changed_list(CHANGED_LISTS[kind])
+                live.push_changed_list(kind)
 
     def end_streams(self) -> None:
         self._streams.end()

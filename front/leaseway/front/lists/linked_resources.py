@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-MARK: Final = b'"resource'
-"""What a result contains that names a resource: the type of an item."""
+_MARKS: Final = b'"resource"', b'"resource_link"'
+"""What an item contains that names a resource. In a text, such quotes are escaped."""
 _MAX_LINKS: Final = 1024
 _MAX_URI: Final = 1024
 """Resources of one caller, the newest, and the characters of their URIs; a longer one is not
@@ -34,8 +34,8 @@ class _Message(msgspec.Struct):
 
 
 class _Result(msgspec.Struct):
-    content: list[msgspec.Raw] = []
-    messages: list[msgspec.Raw] = []
+    content: msgspec.Raw = msgspec.Raw(b"[]")
+    messages: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 _decode: Final = msgspec.json.Decoder(_Result).decode
@@ -62,14 +62,14 @@ class LinkedResources:
             server: The id of the server.
             payload: Its result.
         """
-        if payload.find(MARK) < 0:
+        if not _may_name(payload):
             return
         try:
             result = _decode(payload)
         except (ValueError, RecursionError):
             return  # no valid result; the client decides
-        for encoded in (*result.content, *_items(result.messages)):
-            if bytes(encoded).find(MARK) < 0:
+        for encoded in (*_items_of(result.content), *_of_messages(result.messages)):
+            if not _may_name(encoded):
                 continue
             try:
                 item = _decode_item(encoded)
@@ -87,15 +87,21 @@ class LinkedResources:
         return self._servers.get((session, uri)) or self._servers.get(("", uri))
 
 
-def _items(messages: list[msgspec.Raw]) -> list[msgspec.Raw]:
+def _may_name(encoded: bytes | msgspec.Raw) -> bool:
+    found = bytes(encoded)
+    return any(mark in found for mark in _MARKS)
+
+
+def _items_of(encoded: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the items of a list; of anything else, that alone."""
+    return _decode_items(encoded) if bytes(encoded).startswith(b"[") else [encoded]
+
+
+def _of_messages(encoded: msgspec.Raw) -> list[msgspec.Raw]:
     found: list[msgspec.Raw] = []
-    for encoded in messages:
+    for message in _items_of(encoded):
         try:
-            content = _decode_message(encoded).content
+            found += _items_of(_decode_message(message).content)
         except ValueError:
             continue
-        if bytes(content).startswith(b"["):
-            found += _decode_items(content)
-        else:
-            found.append(content)
     return found

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, assert_never
 from weakref import WeakSet
 
@@ -25,7 +25,13 @@ from leaseway.front.messages import (
     request_message,
 )
 from leaseway.front.sessions.listener import Listener
-from leaseway.front.sessions.own_lists import ChangedList, OwnLists, ToldDigests
+from leaseway.front.sessions.own_lists import (
+    CHANGED_LISTS,
+    ChangedList,
+    OwnLists,
+    ToldDigests,
+    changed_notification,
+)
 from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
@@ -229,7 +235,7 @@ class LiveSession:
         self.last_used = time.monotonic()
         self.own_lists = OwnLists()
         self.on_lists_changed: list[Callable[[ChangedList], object]] = []
-        self._missed_lists: set[ChangedList] = set()
+        self._missed_lists: set[str] = set()
         self._on_lists = on_lists
         self._running: dict[bytes, RunningRequest] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
@@ -452,19 +458,30 @@ class LiveSession:
             tell(kind)
         self.push_changed_list(kind)
 
-    def push_changed_list(self, kind: ChangedList) -> None:
+    def push_changed_list(self, kind: str) -> None:
         """Push that a list has changed.
 
         Without a stream, the next one tells it, unless the client has read the list by then.
         """
         if self.client.is_legacy:
             self._missed_lists.discard(kind)
-            if not self.push(notification(f"notifications/{kind}/list_changed", b"{}")):
+            if not self.push(changed_notification(kind)):
                 self._missed_lists.add(kind)
 
-    def note_listed(self, kind: ChangedList) -> None:
-        """Note that the client reads a list from its begin, and so what it has missed of it."""
+    @contextlib.contextmanager
+    def reads(self, kind: str) -> Iterator[None]:
+        """Note that the client reads a list from its begin, and so what it has missed of it.
+
+        What changes while it reads is missed again.
+        """
+        was_missed = kind in self._missed_lists
         self._missed_lists.discard(kind)
+        try:
+            yield
+        except BaseException:
+            if was_missed:
+                self._missed_lists.add(kind)
+            raise
 
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.
@@ -487,8 +504,10 @@ class LiveSession:
     def restore(self, state: bytes) -> None:
         """Continue with the log level and the subscriptions that another front has recorded.
 
-        Each resource counts as updated: the client may have missed something in between.
+        Each resource counts as updated, and each list as changed: the client may have missed
+        something in between.
         """
+        self._missed_lists.update(CHANGED_LISTS)
         known = _decode_state(state)
         self.log_level = known.log_level
         for uri, resource in known.subscriptions.items():

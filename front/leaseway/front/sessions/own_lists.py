@@ -21,12 +21,20 @@ from leaseway.front.lists.definitions import (
     tool_listing,
 )
 from leaseway.front.lists.ui_resources import for_client, items_for_client
+from leaseway.front.messages import encode, notification
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import LeaseItems, with_lease_items
 
 ChangedList = Literal["tools", "prompts", "resources"]
 """A list by the name that its notification has; templates are told with resources."""
 
+CHANGED_LISTS: Final[Mapping[str, ChangedList]] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resources",
+}
+"""The `list_changed` notification for each kind of list."""
 _BUILDERS: Final[Mapping[ListKind, Callable[..., PagedListing[Any]]]] = {
     "tools": tool_listing,
     "prompts": prompt_listing,
@@ -122,6 +130,12 @@ class OwnLists:
             return None
         listing: PagedListing[Tool] = known[2]
         return listing.items.get((name,)) or listing.qualified.get(name)
+
+
+def changed_notification(kind: str, meta: Mapping[str, Any] | None = None) -> bytes:
+    """Return the notification that a list of a kind has changed."""
+    params = encode({"_meta": meta}) if meta else b"{}"
+    return notification(f"notifications/{CHANGED_LISTS[kind]}/list_changed", params)
 
 
 def _for_client(kind: ListKind, lease: LeaseItems[Any]) -> LeaseItems[Any]:
