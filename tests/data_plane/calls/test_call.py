@@ -270,6 +270,7 @@ async def test_a_lease_does_not_expire_while_its_caller_is_asked(held: Bench) ->
     assert not result.HasField("status")
 
 
+DEEP: Any = json.loads("[" * 200 + "]" * 200)
 ONLY_DATA = ServerPolicy(permissions=Permissions(allowed_paths=("/data",)))
 
 
@@ -316,6 +317,7 @@ async def test_the_error_of_a_callers_client_reaches_the_server_as_it_is(held: B
         ({"code": 7, "message": ""}, (7, "", None)),
         ({"code": "7"}, (-32603, "older", None)),
         ({"code": -1.5, "message": "No."}, (-32603, "older", None)),
+        ({"code": 1, "message": "deep", "data": DEEP}, (-32603, "older", None)),
     ]
     for number, (error, expected) in enumerate(cases, 1):
         question = call.ask(ELICIT, {"message": "Which file?"})

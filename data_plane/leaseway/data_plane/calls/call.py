@@ -32,11 +32,12 @@ from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.identity.principal import Principal
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.bounds import MAX_ASK, MAX_META
+from leaseway.wire.bounds import MAX_ASK, MAX_META, MAX_NESTING
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.mcp import is_reserved_meta
+from leaseway.wire.messages.portable_json import is_deep
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.sharing.limits import BudgetKey
 
@@ -66,13 +67,16 @@ def parse_input(encoded: bytes) -> bytes:
         return b""
     try:
         parsed = msgspec.json.decode(encoded, type=_Input) if len(encoded) <= MAX_ASK else None
+        if parsed is not None and is_deep(encoded, msgspec.json.decode(encoded)):
+            parsed = None
     except (ValueError, RecursionError):
         parsed = None
     if parsed is None:
         raise Fault(
             Reason.INVALID_REQUEST,
             f"The answers to an `input_required` result are a JSON object of at most {MAX_ASK} "
-            "bytes with `inputResponses`, an object, and `requestState`, a text.",
+            f"bytes and {MAX_NESTING} levels with `inputResponses`, an object, and `requestState`, "
+            "a text.",
         )
     members = msgspec.json.format(msgspec.json.encode(parsed), indent=-1)[1:-1]
     return b"," + members if members else b""
@@ -90,10 +94,11 @@ def parse_meta(encoded: bytes) -> dict[str, object]:
         )
     except (ValueError, RecursionError):
         parsed = None
-    if parsed is None:
+    if parsed is None or is_deep(encoded, parsed):
         raise Fault(
             Reason.INVALID_REQUEST,
-            f"The `_meta` of a call is a JSON object of at most {MAX_META} bytes.",
+            f"The `_meta` of a call is a JSON object of at most {MAX_META} bytes and "
+            f"{MAX_NESTING} levels.",
         )
     return {key: value for key, value in parsed.items() if not is_reserved_meta(key)}
 

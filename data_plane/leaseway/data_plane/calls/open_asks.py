@@ -13,8 +13,9 @@ import msgspec
 from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.core.tools.policy import ToolPolicy, why_answer_is_denied
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_NESTING
 from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS
+from leaseway.wire.messages.portable_json import is_deep
 
 _logger = logging.getLogger(__name__)
 _ask_ids: Final = itertools.count(1)
@@ -165,4 +166,6 @@ def _parse_answer(result: bytes) -> dict[str, Any]:
         parsed = None
     if not isinstance(parsed, dict):
         raise ValueError("it is no JSON object in UTF-8")
+    if is_deep(result, parsed):
+        raise ValueError(f"it is nested more than {MAX_NESTING} levels deep")
     return parsed

@@ -105,6 +105,32 @@ def _check_text(text: str) -> None:
         raise NotPortable("contains half of a surrogate pair") from None
 
 
+def is_deep(encoded: bytes, value: Any) -> bool:
+    """Return whether JSON is nested more deeply than every part reads it.
+
+    Each level begins with a bracket or a brace, so that most documents need no second look.
+
+    Args:
+        encoded: The document.
+        value: What it means.
+    """
+    if len(encoded) <= 2 * MAX_NESTING:
+        return False
+    if encoded.count(b"[") + encoded.count(b"{") <= MAX_NESTING:
+        return False
+    level = [value] if type(value) is dict or type(value) is list else []
+    for _ in range(MAX_NESTING):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
 def has_many_values(document: bytes) -> bool:
     """Return whether JSON has too many values and keys to parse it on the event loop.
 

@@ -10,6 +10,7 @@ from tests.conftest import BOUND
 from tests.data_plane.doubles.transport import MemoryTransport
 
 from leaseway.data_plane.core.calls.call import Ask, Callbacks, Outcome, ToolRequest
+from leaseway.data_plane.mcp.protocol import connection
 from leaseway.data_plane.mcp.protocol.connection import MAX_ABANDONED
 from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
@@ -92,9 +93,14 @@ async def test_a_question_of_one_callers_call_never_passes_to_another_caller() -
         await peer.aclose(hurry=True)
 
 
+@pytest.mark.parametrize(
+    "late",
+    [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":1}', b'{"id":1,"result":{]}'],
+    ids=["result", "neither", "unreadable"],
+)
 @pytest.mark.parametrize("leased", [False, True])
 async def test_a_log_that_may_be_of_a_cancelled_call_never_reaches_another_caller(
-    leased: bool,
+    leased: bool, late: bytes
 ) -> None:
     near, far = MemoryTransport.pair()
     await far.connect(Server())  # type: ignore[arg-type]
@@ -114,7 +120,33 @@ async def test_a_log_that_may_be_of_a_cancelled_call_never_reaches_another_calle
         peer.receive([LOG])
         assert logs == ([b'"of A"'] if leased else [])
         logs.clear()
-        peer.receive([b'{"jsonrpc":"2.0","id":1,"result":{}}', LOG])
+        peer.receive([late, LOG])
+        assert logs == [b'"of A"']
+    finally:
+        await peer.aclose(hurry=True)
+
+
+async def test_a_server_that_never_answers_cancelled_calls_logs_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    near, far = MemoryTransport.pair()
+    await far.connect(Server())  # type: ignore[arg-type]
+    peer = StreamPeer("talker", near)
+    await peer.open()
+    logs: list[bytes] = []
+    callbacks = Callbacks(on_log=lambda *log: logs.append(log[2]), log_level="debug")
+    request = ToolRequest("echo", b'"name":"echo","arguments":', b"{}", callbacks=callbacks)
+    try:
+        first = peer.call(request, lambda _outcome: None)
+        async with asyncio.timeout(BOUND):
+            while not first.written:
+                await asyncio.sleep(0)
+        first.cancel("nobody waits")
+        peer.call(request, lambda _outcome: None)
+        peer.receive([LOG])
+        assert logs == []
+        monkeypatch.setattr(connection, "ABANDONED_FOR", 0.0)
+        peer.receive([LOG])
         assert logs == [b'"of A"']
     finally:
         await peer.aclose(hurry=True)

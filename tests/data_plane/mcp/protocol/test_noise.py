@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.doubles.transport import MemoryTransport
 from tests.data_plane.mcp.conftest import Bench, connection
 
@@ -106,6 +108,18 @@ async def test_a_request_of_ours_that_comes_back_is_not_answered(
     assert (peer.echoes, peer.transport.waiting()) == (1, sent)
     peer.receive([answer(1, "a").encode()])
     assert outcomes == {1: outcome("a")}
+
+
+async def test_a_request_of_a_client_that_was_never_sent_is_refused_and_ends_no_answers(
+    peer: StreamPeer,
+) -> None:
+    sent = peer.transport.waiting()
+    peer.receive([b'{"jsonrpc":"2.0","id":"mine","method":"tools/list","params":{}}'])
+    peer.receive([b'{"jsonrpc":"2.0","id":"m2","method":"ping"}'])
+    async with asyncio.timeout(BOUND):
+        while peer.transport.waiting() == sent:
+            await asyncio.sleep(0)
+    assert peer.echoes == 0
 
 
 async def test_a_program_that_only_sends_back_what_it_gets_is_named(bench: Bench) -> None:

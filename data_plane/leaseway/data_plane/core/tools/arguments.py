@@ -22,7 +22,7 @@ from leaseway.data_plane.core.tools.schema_work import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.portable_json import has_many_values
+from leaseway.wire.messages.portable_json import has_many_values, is_deep
 
 _MAX_VIOLATIONS: Final = 20
 _MAX_MESSAGE: Final = 200
@@ -315,28 +315,11 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):  # an integer of thousands of digits is no DecodeError
         message = "The arguments are not well-formed JSON, or nested too deeply."
     else:
-        if len(arguments) <= 2 * bounds.MAX_NESTING or not _is_deep(arguments, parsed):
+        if not is_deep(arguments, parsed):
             return parsed
         # Many servers drop such a message without an answer, so that the call would wait for it.
         message = f"The arguments are nested more than {bounds.MAX_NESTING} levels deep."
     raise _invalid(message)
-
-
-def _is_deep(encoded: bytes, parsed: dict[str, Any]) -> bool:
-    """Return whether arguments are nested too deeply, each level an opening bracket or brace."""
-    if encoded.count(b"[") + encoded.count(b"{") <= bounds.MAX_NESTING:
-        return False
-    level: list[Any] = [parsed]
-    for _ in range(bounds.MAX_NESTING):
-        level = [
-            value
-            for outer in level
-            for value in (outer.values() if type(outer) is dict else outer)
-            if type(value) is dict or type(value) is list
-        ]
-        if not level:
-            return False
-    return True
 
 
 def oversize_arguments() -> Fault:

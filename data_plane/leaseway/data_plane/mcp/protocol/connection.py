@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -64,6 +65,8 @@ from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal
 
 MAX_ABANDONED: Final = 4096
+ABANDONED_FOR: Final = 300.0
+"""Seconds in which a shared server may still ask, or log, for a call that was cancelled."""
 """Cancelled calls without a response that are remembered: servers need not answer them."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that a cheap request may take after others were refused."""
@@ -136,8 +139,8 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        # A shared server may still ask, or log, for cancelled calls; 0 stands for more of them.
-        self._abandoned: set[int] = set()
+        # When calls were cancelled, the oldest first; 0 stands for more of them.
+        self._abandoned: dict[int, float] = {}
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
@@ -431,7 +434,9 @@ class Peer(Dispatcher[TransportContext]):
                 call.rounds.cancel()
                 return
             if not self.leased and call.written:
-                self._abandoned.add(call.id if len(self._abandoned) < MAX_ABANDONED else 0)
+                key = call.id if len(self._abandoned) < MAX_ABANDONED else 0
+                self._abandoned.pop(key, None)
+                self._abandoned[key] = time.monotonic()
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():
                 self._doubt(call.id)
@@ -482,9 +487,22 @@ class Peer(Dispatcher[TransportContext]):
         if self.correlates and related_call is not None:
             return find_asked_call([related_call], method)
         calls = self._calls.values()
-        is_alone = self.asks_alone and len(calls) == 1 and not self._abandoned
+        is_alone = self.asks_alone and len(calls) == 1 and not self._has_abandoned()
         shared, asks_of = not self.leased and not is_alone, self._inbox.asks_of
         return find_asked_call(calls, method, shared=shared, asks_of=asks_of)
+
+    def _has_abandoned(self) -> bool:
+        """Return whether a shared server may still ask, or log, for a cancelled call.
+
+        It must not answer such a call, so that only time can tell.
+        """
+        since = time.monotonic() - ABANDONED_FOR
+        while self._abandoned:
+            key, cancelled = next(iter(self._abandoned.items()))
+            if cancelled > since:
+                return True
+            del self._abandoned[key]
+        return False
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""
@@ -545,7 +563,7 @@ class Peer(Dispatcher[TransportContext]):
         """Count a response without a pending request."""
         if isinstance(key, int) and 0 < key <= self._next_id:
             self.late_replies += 1
-            self._abandoned.discard(key)
+            self._abandoned.pop(key, None)
             return
         self.stray_replies += 1
         if self.stray_replies == 1:

@@ -222,7 +222,7 @@ class StreamPeer(Peer):
         self._fail_response(response_key(line[:_HEAD], line[-_HEAD:]))
 
     def _dispatch(self, message: JsonRpcMessage) -> None:
-        if message.id is not None and message.method in REQUESTS_OF_CLIENTS:
+        if message.id is not None and self._is_ours(message):
             self._count_echo()
         elif message.method is not None:
             if message.id is None or not self.echoes:
@@ -235,6 +235,13 @@ class StreamPeer(Peer):
             self._handle_nameless_response(message)
         else:
             self._fail_response(request_key(message.id))
+
+    def _is_ours(self, message: JsonRpcMessage) -> bool:
+        """Return whether a request is one that was sent to the server, and came back."""
+        if message.method not in REQUESTS_OF_CLIENTS:
+            return False
+        key = request_key(message.id)
+        return isinstance(key, int) and 0 < key <= self._next_id
 
     def _handle_nameless_response(self, answer: JsonRpcMessage) -> None:
         """End the only request in flight by an error without an id.
@@ -253,7 +260,7 @@ class StreamPeer(Peer):
     def _only_call(self) -> ToolCall | None:
         # A stream does not tell which call a log message belongs to, unless there is one call, and
         # no cancelled one of another caller.
-        if len(self._calls) != 1 or (self._abandoned and not self.leased):
+        if len(self._calls) != 1 or (not self.leased and self._has_abandoned()):
             return None
         return next(iter(self._calls.values()))
 
@@ -261,6 +268,8 @@ class StreamPeer(Peer):
         entry = self._remove_pending(key)
         if entry is not None:
             entry.fail(invalid_result(self.server))
+        elif key is not None:
+            self._count_dropped_response(key)
         else:
             self._count_garbage()
 

@@ -206,6 +206,16 @@ def test_another_call_is_asked_if_the_one_ends_that_was_a_guess() -> None:
     assert server.sent == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
 
 
+def test_a_request_is_moved_to_a_few_calls_only() -> None:
+    server = Legacy()
+    server.other = server.call
+    server.ask(1)
+    while not server.sent:
+        server.asks[-1].end_with_call()
+    assert len(server.asks) == 5
+    assert "has ended" in server.sent[0]["error"]["message"]
+
+
 @pytest.mark.parametrize("is_certain", [True, False])
 def test_a_request_whose_call_ends_gets_an_error_if_no_other_call_can_have_sent_it(
     is_certain: bool,

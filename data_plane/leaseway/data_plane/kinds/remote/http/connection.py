@@ -418,11 +418,14 @@ class HttpConnection(Peer):
         if verdict is None and await self._renewal.try_another(number, may_open=may_open):
             entry.written = False
             again = await self._post(key, line, headers, entry)
-            if again is None or not again.forgotten:
+            is_answered = entry.written if again is None else not again.transient
+            if is_answered and not (again is not None and again.forgotten):
                 self._renewal.note_helped()
             if again is None or self.closed.is_set:
                 return
             refusal = again
+            if again.transient:
+                self.refusals.suspect()
         self._deliver(key, refusal)
         if verdict is not None:
             self.refusals.suspect()

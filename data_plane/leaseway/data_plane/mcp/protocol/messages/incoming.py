@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import anyio
@@ -51,6 +51,10 @@ from leaseway.wire.timing.running_tasks import RunningTasks
 _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256
 MAX_REQUESTS: Final = 64
+_MAX_GUESSES: Final = 64
+"""Calls of which one is chosen to be asked."""
+_MAX_MOVES: Final = 4
+"""Calls that one request is moved to, each after another has ended, until it is refused."""
 _MAX_PROGRESS_TEXT: Final = 4096
 """Characters of a progress message that are passed on."""
 
@@ -112,7 +116,7 @@ def find_asked_call(
     """Return the call that a server request belongs to, or why there is none.
 
     Of several it is the one with the fewest open requests, and of these the oldest: most servers
-    handle calls in their order.
+    handle calls in their order, so that only the oldest ones are looked at.
 
     Args:
         calls: The calls in flight, the oldest first.
@@ -124,13 +128,10 @@ def find_asked_call(
         return _NO_CALL
     if shared:
         return _AMBIGUOUS
-    found, fewest = None, math.inf
-    for call in calls:
-        if method in call.request.callbacks.answers and (asks := asks_of(call)) < fewest:
-            found, fewest = call, asks
-            if not asks:
-                break
-    return found or unanswered_text(method)
+    answering = (call for call in calls if method in call.request.callbacks.answers)
+    return min(islice(answering, _MAX_GUESSES), key=asks_of, default=None) or unanswered_text(
+        method
+    )
 
 
 class LegacyServerRequests:
@@ -157,12 +158,20 @@ class LegacyServerRequests:
         return self._counts[id(call)]
 
     def handle(
-        self, message: JsonRpcMessage, call: Asked | str, related_call: ToolCall | None = None
+        self,
+        message: JsonRpcMessage,
+        call: Asked | str,
+        related_call: ToolCall | None = None,
+        moves: int = 0,
     ) -> None:
         """Pass a request on to its call, or reject it with the reason why there is none.
 
-        `related_call` is the call on whose stream it was received, if known. Otherwise the call is
-        a guess: if it ends before the answer, another one is asked.
+        Args:
+            message: The request.
+            call: The call, or the reason.
+            related_call: The call on whose stream it was received, if known. Otherwise `call` is a
+                guess: if it ends before the answer, another one is asked.
+            moves: How often that has happened.
         """
         key = request_key(message.id)
         if isinstance(call, str):
@@ -181,14 +190,14 @@ class LegacyServerRequests:
                 text = undeclared_text(lacking)
                 self._send(encode_error(message.id, INVALID_PARAMS, text), call)
                 return
-            is_certain = related_call is not None
-            ask = self._open[key] = self._build_ask(message, key, params, call, is_certain)
+            moves = _MAX_MOVES if related_call is not None else moves
+            ask = self._open[key] = self._build_ask(message, key, params, call, moves)
             self._asked[key] = call
             self._counts[id(call)] += 1
             call.request.callbacks.on_ask(ask)
 
     def _build_ask(
-        self, message: JsonRpcMessage, key: object, params: bytes, call: Asked, is_certain: bool
+        self, message: JsonRpcMessage, key: object, params: bytes, call: Asked, moves: int
     ) -> Ask:
         method = message.method or ""
 
@@ -206,9 +215,10 @@ class LegacyServerRequests:
             if isinstance(other, str):
                 self._send(encode_error(message.id, INTERNAL_ERROR, CALL_ENDED), call)
             else:
-                self.handle(message, other)
+                self.handle(message, other, moves=moves + 1)
 
-        return Ask(method, params, answer, refuse, None if is_certain else ask_another)
+        may_move = moves < _MAX_MOVES
+        return Ask(method, params, answer, refuse, ask_another if may_move else None)
 
     def _close(self, key: object) -> None:
         del self._open[key]
