@@ -187,6 +187,9 @@ async def fake_client_of_nobody() -> AsyncIterator[SessionTable]:
         )
 
 
+LISTS = ("tools", "prompts", "resources")
+
+
 async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLeaseway) -> None:
     notes = fake.server("notes")
     notes.resource("note://a", "old")
@@ -207,6 +210,8 @@ async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLease
         headers = {**ACCEPT, **session}
         async with host(second) as client, client.http.get(second, headers=headers) as stream:
             assert await stream.content.readuntil(b"\n\n") == b": ping\n\n"
+            lists = [line(await stream.content.readuntil(b"\n\n"))["method"] for _ in LISTS]
+            assert set(lists) == {f"notifications/{n}/list_changed" for n in LISTS}
             updated = line(await stream.content.readuntil(b"\n\n"))
             assert updated["params"]["uri"] == "note://a", "it may have changed in between"
             notes.resource("note://a", "new")

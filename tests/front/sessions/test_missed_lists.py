@@ -63,5 +63,5 @@ def test_changed_templates_are_missed_until_templates_are_read() -> None:
 
 def test_a_session_of_another_front_counts_each_list_as_changed() -> None:
     live = session()
-    live.restore(session().state())
-    assert sorted(set(told(live))) == ["prompts", "resources", "tools"]
+    live.miss_all_lists()
+    assert sorted(told(live)) == ["prompts", "resources", "tools"]

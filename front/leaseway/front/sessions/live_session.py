@@ -501,13 +501,15 @@ class LiveSession:
         resources = {uri: item.resource for uri, item in self._subscriptions.items()}
         return encode(SessionState(self.log_level, resources))
 
+    def miss_all_lists(self) -> None:
+        """Count each list as changed: the client was at another front, or before its restart."""
+        self._missed_lists.update(CHANGED_LISTS)
+
     def restore(self, state: bytes) -> None:
         """Continue with the log level and the subscriptions that another front has recorded.
 
-        Each resource counts as updated, and each list as changed: the client may have missed
-        something in between.
+        Each resource counts as updated: the client may have missed something in between.
         """
-        self._missed_lists.update(CHANGED_LISTS)
         known = _decode_state(state)
         self.log_level = known.log_level
         for uri, resource in known.subscriptions.items():
@@ -519,7 +521,8 @@ class LiveSession:
 
     def push_missed(self) -> None:
         """Push the changes, updates and completed elicitations that no stream took."""
-        for kind in tuple(self._missed_lists):
+        missed_lists, self._missed_lists = self._missed_lists, set()
+        for kind in {CHANGED_LISTS[kind]: kind for kind in missed_lists}.values():
             self.push_changed_list(kind)
         missed, self._missed = self._missed, {}
         for uri in missed:

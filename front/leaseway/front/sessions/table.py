@@ -236,6 +236,7 @@ class SessionTable:
                 return None
             self._check_limit()
             live = self._add(sealed, session_id)
+            live.miss_all_lists()
         if live.scope != scope or live.is_derived:
             return None
         live.last_used = time.monotonic()
