@@ -175,12 +175,8 @@ def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
         is_dict = isinstance(value, dict)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in items:
-            if key is not None and not isinstance(key, str | int | float):
-                return f"{where} has a key of type {_kind(key)}"
-            if isinstance(key, float) and not math.isfinite(key):
-                return f"{where} has a key that is NaN or infinite"
-            if isinstance(key, str) and not is_text(key):
-                return f"{where} has a key with a lone surrogate, half of a character"
+            if what := _problem_of_key(key):
+                return f"{where} has a key {what}"
             step = f"{'.' if path else ''}{key}" if is_dict else f"[{key}]"
             if problem := problem_of_json(inner, f"{path}{step}"[:_MAX_PATH], depth + 1):
                 return problem
@@ -196,6 +192,18 @@ def problem_of_json(value: object, path: str = "", depth: int = 0) -> str:
     kind = type(value)  # numpy and others have types with the names of Python's
     home = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     return f"{where} is of type {home}{kind.__name__}"
+
+
+def _problem_of_key(key: object) -> str:
+    if key is not None and not isinstance(key, str | int | float):
+        return f"of type {_kind(key)}"
+    if isinstance(key, float) and not math.isfinite(key):
+        return "that is NaN or infinite"
+    if isinstance(key, int) and key.bit_length() > _MAX_BITS:
+        return "of thousands of digits"
+    if isinstance(key, str) and not is_text(key):
+        return "with a lone surrogate, half of a character"
+    return ""
 
 
 def _kind(value: object) -> str:

@@ -58,6 +58,7 @@ def _circle() -> dict[str, Any]:
         ({"a": 1, "b": [float("nan")]}, "`b[0]` is NaN or infinite"),
         ({"a": {float("nan"): 1}}, "`a` has a key that is NaN or infinite"),
         ({"a": 7**6000}, "`a` is a number of thousands of digits"),
+        ({"a": {7**6000: 1}}, "`a` has a key of thousands of digits"),
         ({"a": b"secret"}, "`a` is of type bytes"),
         ({"a": "secret \ud800"}, "`a` has a lone surrogate"),
         ({"a": ({"\ud800": 1},)}, "`a[0]` has a key with a lone surrogate"),
