@@ -64,17 +64,26 @@ async def test_a_synchronous_clients_own_handlers_answer_calls_and_streams(
 async def test_an_error_of_a_synchronous_handler_is_sent_to_the_server(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
+    def work() -> None:
+        with Client(plane.address) as client:
+            result = client.call_tool("time_now", on_elicitation=lambda _: 1 // 0)
+            assert "handler failed (ZeroDivisionError)" in result.text
+
+    worker.answer = asking()
+    await in_thread(work)
+
+
+async def test_a_handler_that_turns_out_to_be_async_is_an_error_of_the_caller(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
     async def hidden(params: dict[str, Any]) -> dict[str, Any]:
         return ACCEPTED
 
     def work() -> None:
         with Client(plane.address) as client:
-            result = client.call_tool("time_now", on_elicitation=lambda _: 1 // 0)
-            assert "handler failed (ZeroDivisionError)" in result.text
-            result = client.call_tool("time_now", on_elicitation=lambda params: hidden(params))
-            assert "cannot be async; use AsyncClient" in result.text
-            with pytest.raises(TypeError, match="on_elicitation of the synchronous client"):
-                client.call_tool("time_now", on_elicitation=hidden)
+            for handler in (hidden, lambda params: hidden(params)):
+                with pytest.raises(TypeError, match="on_elicitation of the synchronous client"):
+                    client.call_tool("time_now", on_elicitation=handler)
 
     worker.answer = asking()
     await in_thread(work)

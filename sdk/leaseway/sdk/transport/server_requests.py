@@ -11,12 +11,12 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leaseway.sdk.validation import check_callback
+from leaseway.sdk.validation import check_callback, checked_return
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
@@ -26,6 +26,7 @@ from leaseway.wire.timing.running_tasks import RunningTasks
 
 _MAX_REFUSAL: Final = 2000
 """Bytes of an error of an MCP client that are repeated as a text."""
+_PARAMETERS: Final = {ELICIT: "on_elicitation", SAMPLE: "on_sampling", ROOTS: "roots"}
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _ROLES: Final = ("user", "assistant")
 
@@ -281,16 +282,20 @@ class Handlers:
             self._reject(tool, request, error)
 
     def answer_sync(self, tool: str, request: ServerRequest) -> None:
-        """Answer or reject a request in this thread."""
+        """Answer or reject a request in this thread.
+
+        Raises:
+            TypeError: The handler turned out to be async, a mistake of the caller's program.
+        """
         try:
             value = self._call_handler(request)
-            if isinstance(value, Coroutine):
-                value.close()
-                raise UnusableAnswer(
-                    "a handler of the synchronous client cannot be async; use AsyncClient"
-                )
-            request.answer(encode_answer(request.method, value))
         except Exception as error:  # noqa: BLE001 - a handler raises what it likes
+            self._reject(tool, request, error)
+            return
+        checked_return(_PARAMETERS[request.method], value)
+        try:
+            request.answer(encode_answer(request.method, value))
+        except Exception as error:  # noqa: BLE001 - a model of the caller's may raise anything
             self._reject(tool, request, error)
 
     def _call_handler(self, request: ServerRequest) -> object:
