@@ -88,3 +88,24 @@ async def test_a_closed_pool_opens_no_stream_for_a_late_call() -> None:
         with pytest.raises(Fault) as raised:
             open_stream()
         assert (raised.value.reason, raised.value.started) == (Reason.CANCELLED, "no")
+
+
+async def test_a_replaced_stream_forgets_nothing_of_its_worker() -> None:
+    pool = WorkerPool(ClientIdentity("127.0.0.1:1", "", "", None))
+    try:
+        link = pool.link(WorkerRun("w1", "run", "127.0.0.1:1"))
+        deadline = asyncio.get_running_loop().time() + BOUND
+        call = asyncio.create_task(link.exchange.call(b"", b"{}", deadline, "tool 'now'"))
+        await asyncio.sleep(0)
+        link.exchange.suspect = True
+        pool.replace_streams()
+        assert (link.suspect, link.load) == (True, 1)
+        latest = link.exchange
+        latest.going_away = True
+        pool.replace_streams()
+        assert link.draining
+        assert link.exchange is latest
+    finally:
+        await pool.close()
+    with pytest.raises(Fault):
+        await call

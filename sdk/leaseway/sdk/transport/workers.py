@@ -116,8 +116,11 @@ class WorkerLink:
 
     @property
     def load(self) -> int:
-        """Number of calls in flight."""
-        return self._exchange.load if self._exchange is not None else 0
+        """Number of calls in flight, also on replaced streams."""
+        load = self._exchange.load if self._exchange is not None else 0
+        for exchange in self._replaced:
+            load += exchange.load
+        return load
 
     @property
     def idle(self) -> bool:
@@ -136,9 +139,11 @@ class WorkerLink:
 
     def replace_stream(self) -> None:
         """Open a stream with the credential of now; the calls on the old one go on there."""
-        if self._exchange is not None and not self._draining:
-            self._replaced.add(self._exchange)
-            self._open()
+        if self._exchange is None or self.draining:
+            return
+        self._suspect = self.suspect  # what is known of the worker holds for the new stream
+        self._replaced.add(self._exchange)
+        self._open()
 
     def end_replaced(self) -> None:
         """End the replaced streams on which no call is left."""
