@@ -223,6 +223,28 @@ async def test_shared_calls_stay_in_the_process_as_long_as_its_worker_takes_them
         await pool.close()
 
 
+async def test_a_replaced_stream_ends_when_its_last_renewal_is_answered() -> None:
+    pool = WorkerPool(ClientIdentity("", "", "", None), Worker())
+    try:
+        replaced = pool.link(WorkerRun("w1", "run", "127.0.0.1:1")).exchange
+        renewal = asyncio.create_task(replaced.keep_alive(["l1"], ["s1"]))
+        await asyncio.sleep(0)
+        pool.replace_streams()
+        pool.end_replaced_streams()
+        for _ in range(10):  # as long as the end of a stream takes
+            await asyncio.sleep(0)
+        assert isinstance(replaced, LocalExchange)
+        answer = leases_pb2.KeepAliveResponse()
+        replaced.handle_response(execution_pb2.ExchangeResponse(keep_alive=answer))
+        assert await renewal == answer
+        pool.end_replaced_streams()
+        async with asyncio.timeout(BOUND):
+            while not replaced.ended:
+                await asyncio.sleep(0)
+    finally:
+        await pool.close()
+
+
 async def test_a_caller_whose_certificate_may_be_its_credential_connects() -> None:
     worker = Worker()
     worker.trusts = False

@@ -134,6 +134,11 @@ class Exchange(ABC):
         """Number of calls that are in flight or wait for a slot."""
         return len(self.pending) + len(self._waiting)
 
+    @property
+    def idle(self) -> bool:
+        """Whether neither a call nor a renewal of leases is in flight."""
+        return self._renewal is None and not self.load
+
     async def call(
         self,
         fields: bytes,

@@ -146,8 +146,8 @@ class WorkerLink:
         self._open()
 
     def end_replaced(self) -> None:
-        """End the replaced streams on which no call is left."""
-        for exchange in [exchange for exchange in self._replaced if not exchange.load]:
+        """End the replaced streams on which nothing is left in flight."""
+        for exchange in [exchange for exchange in self._replaced if exchange.idle]:
             self._replaced.discard(exchange)
             exchange.abort()
 
@@ -418,7 +418,7 @@ class WorkerPool:
             link.replace_stream()
 
     def end_replaced_streams(self) -> None:
-        """End the replaced streams on which no call is left."""
+        """End the replaced streams on which nothing is left in flight."""
         for link in self._links.values():
             link.end_replaced()
 
