@@ -35,6 +35,9 @@ GetScope = Callable[[], "tuple[Runtime, str]"]
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Runtime]] = WeakKeyDictionary()
 """The open runtimes of each loop."""
 
+_closing: set[asyncio.Task[None]] = set()
+"""What closes runtimes; a loop itself holds no task."""
+
 
 class RuntimeOwner(Protocol):
     """An `AsyncClient`, as its sessions, watches and results use it."""
@@ -111,9 +114,18 @@ class Runtime:
     async def close(self, sessions: Iterable[str] = ()) -> None:
         """Leave all leases, then close all tasks and channels.
 
+        If the caller is cancelled meanwhile, as at the end of a block whose time is over, that is
+        done all the same.
+
         Args:
             sessions: Sessions that end with the client, besides its own one.
         """
+        closing = self.loop.create_task(self._close(sessions))
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)
+        await asyncio.shield(closing)
+
+    async def _close(self, sessions: Iterable[str]) -> None:
         self._stop_following()
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):

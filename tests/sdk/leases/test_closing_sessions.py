@@ -42,6 +42,19 @@ async def test_a_cancellation_at_the_end_of_a_block_keeps_no_lease(
     await until(lambda: worker.released == [lease.id])
 
 
+async def test_a_cancellation_at_the_end_of_a_client_keeps_no_lease(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    lease = await client.acquire("desk")
+    closing = asyncio.create_task(client.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await until(lambda: worker.released == [lease.id])
+
+
 async def test_a_lease_granted_after_its_session_closed_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
