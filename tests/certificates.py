@@ -32,15 +32,17 @@ class Authority:
         path.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
         return path
 
-    def issue(self, folder: Path, name: str, uri: str = "") -> tuple[Path, Path]:
-        """Write a certificate for 127.0.0.1 and its key; return both."""
+    def issue(
+        self, folder: Path, name: str, uri: str = "", start: datetime.datetime = START
+    ) -> tuple[Path, Path]:
+        """Write a certificate for 127.0.0.1, valid from `start` on, and its key; return both."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         if uri:
             names.append(x509.UniformResourceIdentifier(uri))
         certificate = (
-            self._builder(subject, key)
+            self._builder(subject, key, start)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -55,13 +57,15 @@ class Authority:
         )
         return paths
 
-    def _builder(self, subject: x509.Name, key: Any) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: Any, start: datetime.datetime = START
+    ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self.name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(START)
+            .not_valid_before(start)
             .not_valid_after(END)
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from leaseway.wire.channels import auth
 from leaseway.wire.channels.auth import (
     CredentialFile,
     bearer_credential,
@@ -14,6 +15,7 @@ from leaseway.wire.channels.auth import (
     read_key,
 )
 from leaseway.wire.channels.endpoint import parse_endpoint
+from leaseway.wire.secrets.trusted_files import read_trusted
 
 KEY = "correct-horse"
 
@@ -89,3 +91,27 @@ def test_a_file_that_holds_no_credential_is_warned_of_once(
         file.current()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"{path} holds no credential" in caplog.text
+
+
+def test_a_file_that_holds_no_credential_is_read_again_only_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reads = 100.0, list[Path]()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    path = tmp_path / "key"
+    path.write_text("first")
+    file = CredentialFile(path)
+    path.write_text("")
+
+    def read(path: Path, limit: int) -> bytes:
+        reads.append(path)
+        return read_trusted(path, limit)
+
+    monkeypatch.setattr(auth, "read_trusted", read)
+    for _ in range(10):
+        file.current()
+    assert len(reads) == 1
+    now += 2
+    for _ in range(10):
+        file.current()
+    assert len(reads) == 2

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from tests.forward_proxy import ForwardProxy
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, caller
+from leaseway.wire.channels.auth import key_path
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.channels.tls import (
     Tls,
     cause_in_tls,
+    hint_at_tls,
     open_channel,
     read_client_tls,
     read_tls,
@@ -292,18 +295,29 @@ def test_files_are_named_from_the_folder_and_the_home_of_the_process(
     assert (tls.certificate, tls.key) == (Path("/home/me/me.pem"), Path("/home/me/me.key"))
 
 
+def test_a_home_folder_that_nobody_has_is_named_with_its_variable() -> None:
+    with pytest.raises(ValueError, match=r"LEASEWAY_TLS_CA names ~no-such-user/ca\.pem"):
+        read_tls({"LEASEWAY_TLS_CA": "~no-such-user/ca.pem"})
+    with pytest.raises(ValueError, match="LEASEWAY_KEY_FILE names ~no-such-user/key"):
+        key_path({"LEASEWAY_KEY_FILE": "~no-such-user/key"})
+
+
 @pytest.mark.parametrize("said", ["Socket closed", "recvmsg:Connection reset by peer"])
 def test_a_closed_connection_is_explained_however_grpc_says_it(said: str) -> None:
     details = f"failed to connect to all addresses; last error: UNAVAILABLE: ipv4:::1: {said}"
-    assert "set LEASEWAY_TLS_CA" in cause_in_tls(details, {})
-    assert "set LEASEWAY_TLS_CERT" in cause_in_tls(details, {"LEASEWAY_TLS_CA": "ca.pem"})
-    assert cause_in_tls(said, {}) == ""
+    secure = {"LEASEWAY_TLS_CA": "ca.pem"}
+    own = {**secure, "LEASEWAY_TLS_CERT": "me.pem", "LEASEWAY_TLS_KEY": "me.key"}
+    assert "set LEASEWAY_TLS_CA" in hint_at_tls(details, {})
+    assert "set LEASEWAY_TLS_CERT" in hint_at_tls(details, secure)
+    assert "may not accept the one in LEASEWAY_TLS_CERT" in hint_at_tls(details, own)
+    assert hint_at_tls(said, {}) == ""
 
 
 async def cause_at(address: str) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await ask(address)
-    return cause_in_tls(raised.value.details() or "")
+    details = raised.value.details() or ""
+    return cause_in_tls(details) or hint_at_tls(details)
 
 
 async def test_an_error_says_why_tls_keeps_a_client_from_connecting(
@@ -329,3 +343,12 @@ async def test_an_error_says_why_tls_keeps_a_client_from_connecting(
         monkeypatch.setenv("LEASEWAY_TLS_CA", str(tmp_path / "ca.pem"))
         assert "It does not use TLS" in await cause_at(address)
     assert await cause_at("127.0.0.1:1") == ""
+
+
+async def test_an_error_says_that_a_certificate_is_not_valid_yet(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.issue(tmp_path, "server", start=datetime.now(UTC) + timedelta(hours=1))
+    async with serving() as address:
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(authority.write(tmp_path / "ca.pem")))
+        assert "compare the clocks" in await cause_at(address)

@@ -13,7 +13,7 @@ from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
-from leaseway.wire.channels.tls import cause_in_tls, open_channel
+from leaseway.wire.channels.tls import cause_in_tls, hint_at_tls, open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import duration
 
@@ -261,7 +261,7 @@ class ControlPlane:
             details = await self._last_failure()
             cause = cause_in_tls(details) or (
                 "Check that it runs, and that the client's address (or LEASEWAY_ADDRESS) is its "
-                "own, and not the one for MCP clients."
+                f"own, and not the one for MCP clients. {hint_at_tls(details)}".rstrip()
             )
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,

@@ -9,7 +9,7 @@ import grpc
 
 from leaseway.wire.advice import for_operators
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
-from leaseway.wire.channels.tls import cause_in_tls
+from leaseway.wire.channels.tls import cause_in_tls, hint_at_tls
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.status import fault_from_rpc_error
 
@@ -36,7 +36,7 @@ _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the client's address (or "
     "LEASEWAY_ADDRESS) is its own, not the one for MCP clients.",
     Reason.WORKER_LOST: "See `leaseway workers`.",
-    Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
+    Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY or LEASEWAY_KEY_FILE.",
     Reason.INCOMPATIBLE_VERSION: "Upgrade the older side.",
 }
 _OF_CALLER: Final = frozenset(
@@ -100,8 +100,9 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
     meaning, advice = _MEANINGS.get(reason, ""), _ADVICE.get(reason, "")
     details = error.details() or "no details"
     status = "cannot be reached" if reason is unavailable else f"answered {code.name}"
-    cause = cause_in_tls(details) if reason is unavailable else ""
-    message = f"{peer} {status}: {details}. {cause or meaning}"
+    if reason is unavailable:
+        meaning = cause_in_tls(details) or f"{meaning} {hint_at_tls(details)}".strip()
+    message = f"{peer} {status}: {details}. {meaning}"
     return Fault(reason, message.strip(), started, for_operators(advice))
 
 

@@ -7,6 +7,8 @@ checks it.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,7 +16,12 @@ from typing import Final
 from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.secrets.redaction import hide
-from leaseway.wire.secrets.trusted_files import UntrustedFile, file_stamp, read_trusted
+from leaseway.wire.secrets.trusted_files import (
+    UntrustedFile,
+    file_stamp,
+    named_path,
+    read_trusted,
+)
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable with the credential that a process sends."""
@@ -25,6 +32,8 @@ WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
 _HEADER: Final = "authorization"
 _SCHEME: Final = "bearer"
 _MAX_KEY_FILE: Final = 64 * KIB
+_RETRY: Final = 1.0
+"""Seconds after which a file that could not be used is read again, though it looks the same."""
 
 _logger = logging.getLogger(__name__)
 
@@ -52,12 +61,12 @@ def key_path(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> Pa
     """Return the file that `VARIABLE_FILE` names, or None.
 
     Raises:
-        ValueError: The variable with the key is set, too.
+        ValueError: The variable with the key is set, too, or the file is in nobody's home folder.
     """
     path = environment.get(f"{variable}_FILE", "").strip()
     if path and environment.get(variable):
         raise ValueError(f"Set {variable} or {variable}_FILE, but not both.")
-    return Path(path) if path else None
+    return named_path(f"{variable}_FILE", path) if path else None
 
 
 def checked_key(key: str, variable: str) -> str:
@@ -92,21 +101,22 @@ class CredentialFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path.expanduser().absolute()
+        self._path = named_path("The file of the key", str(path))
         self._stamp: object = file_stamp(self._path)
         self._key = self._read()
         self._problem = ""
+        self._again_at = math.inf
 
     def current(self) -> str:
         """Return the credential; the last one while the file cannot be used."""
         stamp = file_stamp(self._path)
-        if stamp != self._stamp:
-            self._stamp = stamp
+        if stamp != self._stamp or time.monotonic() >= self._again_at:
+            self._stamp, self._again_at = stamp, math.inf
             problem = ""
             try:
                 self._key = self._read()
             except ValueError as error:
-                self._stamp = None  # it may be written just now
+                self._again_at = time.monotonic() + _RETRY  # it may be written just now
                 problem = str(error)
             if problem and problem != self._problem:
                 _logger.warning("The last credential stays in use: %s", problem)

@@ -7,6 +7,7 @@ at each new connection, clients before each RPC.
 from __future__ import annotations
 
 import codecs
+import functools
 import os
 import ssl
 import threading
@@ -20,7 +21,12 @@ import grpc
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, grpc_target, is_loopback_host
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
-from leaseway.wire.secrets.trusted_files import UntrustedFile, file_stamp, read_trusted
+from leaseway.wire.secrets.trusted_files import (
+    UntrustedFile,
+    file_stamp,
+    named_path,
+    read_trusted,
+)
 
 CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
@@ -29,6 +35,7 @@ CLIENT_CA_VARIABLE: Final = "LEASEWAY_TLS_CLIENT_CA"
 NAME_VARIABLE: Final = "LEASEWAY_TLS_NAME"
 _PROXY_VARIABLE: Final = "grpc_proxy"
 _MAX_FILE: Final = 1 * MIB
+_MAX_KNOWN: Final = 16
 _GRACE: Final = 24 * 3600.0
 """Seconds for the RPCs of a connection with old certificates to complete."""
 
@@ -60,12 +67,12 @@ def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
     """Read the configuration from environment variables; paths become absolute.
 
     Raises:
-        ValueError: The variables contradict each other.
+        ValueError: The variables contradict each other, or name a file in nobody's home folder.
     """
 
     def path(variable: str) -> Path | None:
-        named = environment.get(variable, "").strip()
-        return Path(named).expanduser().absolute() if named else None
+        name = environment.get(variable, "").strip()
+        return named_path(variable, name) if name else None
 
     tls = Tls(
         ca=path(CA_VARIABLE),
@@ -118,7 +125,9 @@ def open_channel(
 
 _NO_CONNECTION: Final = "failed to connect"
 _CAUSES: Final = {
-    "certificate has expired": "Its certificate has expired.",
+    "certificate has expired": "Its certificate, or one of an authority above it, has expired.",
+    "certificate is not yet valid": "Its certificate, or one of an authority above it, is not "
+    "valid yet: compare the clocks of both machines.",
     "CERTIFICATE_VERIFY_FAILED": f"No authority in {CA_VARIABLE} has signed its certificate.",
     "Hostname Verification": "Its certificate is for another name: connect to that name, or set "
     f"{NAME_VARIABLE} to it.",
@@ -129,26 +138,37 @@ _CLOSED: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
 """What it says if the other side has closed, by whether something was still to be read."""
 
 
-def cause_in_tls(details: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why TLS keeps a client from connecting, in sentences; empty for another reason.
+def cause_in_tls(details: str) -> str:
+    """Return why TLS keeps a client from connecting, as a sentence; empty for another reason.
+
+    Args:
+        details: The details of gRPC's error.
+    """
+    if not details.startswith(_NO_CONNECTION):
+        return ""
+    return next((cause for said, cause in _CAUSES.items() if said in details), "")
+
+
+def hint_at_tls(details: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return how TLS may explain that the other side closes connections; empty for other errors.
 
     Args:
         details: The details of gRPC's error.
         environment: The environment variables of the client.
     """
-    if not details.startswith(_NO_CONNECTION):
+    if not (details.startswith(_NO_CONNECTION) and any(said in details for said in _CLOSED)):
         return ""
-    for said, cause in _CAUSES.items():
-        if said in details:
-            return cause
-    if not any(said in details for said in _CLOSED):
-        return ""
-    if environment.get(CA_VARIABLE):
+    if not environment.get(CA_VARIABLE):
+        return f"It closes connections: if it uses TLS, set {CA_VARIABLE}."
+    if not environment.get(CERTIFICATE_VARIABLE):
         return (
-            "It closes connections, as those do that require a certificate of the client: set "
+            "It closes connections: if it requires a certificate of its clients, set "
             f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}."
         )
-    return f"It closes connections, as those do that use TLS: set {CA_VARIABLE}."
+    return (
+        "It closes connections: if it requires a certificate of its clients, it may not accept the "
+        f"one in {CERTIFICATE_VARIABLE}."
+    )
 
 
 def _without_web_proxies(address: str) -> Sequence[tuple[str, Any]]:
@@ -274,6 +294,14 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 def _check_client(tls: Tls) -> None:
     """Raise a ValueError if the files for clients cannot be used."""
+    paths = (tls.ca, tls.certificate, tls.key)
+    _check_client_files(tls, tuple(file_stamp(path) for path in paths if path))
+
+
+@functools.lru_cache(
+    _MAX_KNOWN
+)  # each channel asks, and a bundle of public authorities takes 25 ms
+def _check_client_files(tls: Tls, _stamps: tuple[object, ...]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _read(tls.ca)
     try:

@@ -61,6 +61,18 @@ def read_trusted(path: Path, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
+def named_path(variable: str, name: str) -> Path:
+    """Return the absolute path that an environment variable names, from the home folder after `~`.
+
+    Raises:
+        ValueError: Nobody has that home folder.
+    """
+    try:
+        return Path(name).expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{variable} names {name}, but: {error}") from None
+
+
 def file_stamp(path: Path) -> tuple[object, ...]:
     """Return a value that differs after a file, its mode, or why there is none has changed."""
     try:
