@@ -16,6 +16,7 @@ async def main(words):
     async with transport as streams, ClientSession(*streams[:2]) as session:
         await session.initialize()
         print(*sorted(tool.name for tool in (await session.list_tools()).tools))
+        await session.call_tool("odd_t18", {})  # raises if the result does not fit its schema
         print((await session.call_tool("echo", {"text": "hello"})).content[0].text)
 
 

@@ -13,6 +13,7 @@ const transport = words[0].startsWith("http")
 const client = new Client({ name: "typescript", version: "0" });
 await client.connect(transport);
 console.log((await client.listTools()).tools.map((tool) => tool.name).sort().join(" "));
+await client.callTool({ name: "odd_t18", arguments: {} }); // fails if the result does not fit its schema
 const result = await client.callTool({ name: "echo", arguments: { text: "hello" } });
 console.log(result.content[0].text);
 if (transport.terminateSession) await transport.terminateSession();

@@ -69,7 +69,7 @@ async def test_the_client_of_another_project_lists_and_calls(
     output = await output_of(*command, *target(place, transport))
     names, text = output.splitlines()[-2:]
     assert {"echo", "slow", "progress"} <= set(names.split())
-    assert {f"odd_t{number}" for number in range(18)} <= set(names.split())
+    assert {f"odd_t{number}" for number in range(19)} <= set(names.split())
     assert text == "hello"
     await eventually(lambda: no_leases(place.sdk))
 
@@ -92,7 +92,7 @@ async def test_what_a_server_lists_and_answers_is_passed_on_as_far_as_it_can_be_
     place: Place,
 ) -> None:
     tools = {tool.name: tool for tool in await place.sdk.list_tools(["odd"])}
-    assert tools.keys() == {f"odd_t{number}" for number in range(18)}
+    assert tools.keys() == {f"odd_t{number}" for number in range(19)}
     assert tools["odd_t16"].description == "cut \ufffd"
     assert tools["odd_t17"].description == "caf\ufffd"
     result = await place.sdk.call_tool("odd_t0", {})

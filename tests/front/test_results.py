@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from leaseway.front.handshake import SERVER_META
-from leaseway.front.messages import UNAVAILABLE
-from leaseway.front.results import adapt_result, rpc_error
+from leaseway.front.messages import UNAVAILABLE, encode
+from leaseway.front.results import adapt_result, fitting_result, rpc_error
 from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.advice import LISTED_BY, for_operators
@@ -158,3 +158,38 @@ def test_codes_of_a_newer_server_are_said_in_those_of_an_older_client(
     for modern, expected in ((True, code), (False, older)):
         said = rpc_error(error, modern=modern)
         assert (said.code, said.message, said.data) == (expected, "No.", {"supported": []})
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ([], ['{"id":"7"}']),
+        ([{"type": "text", "text": "seven"}], ["seven", '{"id":"7"}']),
+        ([{"type": "text", "text": '{ "id": "7" }'}], ['{ "id": "7" }']),
+    ],
+)
+def test_a_result_that_does_not_fit_its_schema_becomes_an_error_with_all_that_it_says(
+    content: list[dict[str, str]], texts: list[str]
+) -> None:
+    unfit = {"leaseway/unfit": "$.id: not an integer", "own": 1}
+    result = {"content": content, "structuredContent": {"id": "7"}, "_meta": unfit}
+    changed = json.loads(fitting_result(encode(result)))
+    *said, why = [item["text"] for item in changed["content"]]
+    assert said == texts
+    assert why.endswith("$.id: not an integer")
+    assert (changed["isError"], changed["_meta"]) == (True, unfit)
+    assert "structuredContent" not in changed
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text", "text": '"leaseway/unfit"'}]},
+        {"content": [], "structuredContent": {"leaseway/unfit": 1}, "_meta": {"a": 1}},
+        {"content": [], "_meta": [{"leaseway/unfit": 1}]},
+        {"content": {"leaseway/unfit": 1}, "_meta": {"leaseway/unfit": ""}},
+    ],
+)
+def test_a_mark_elsewhere_says_nothing_of_a_result(result: dict[str, Any]) -> None:
+    payload = json.dumps(result).encode()
+    assert fitting_result(payload) == payload

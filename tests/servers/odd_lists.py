@@ -26,6 +26,7 @@ TOOLS = [
     {"inputSchema": OBJECT, "outputSchema": True},
     {"inputSchema": OBJECT, "description": "cut \ud83d"},
     {"inputSchema": OBJECT, "description": "caf@"},
+    {"inputSchema": OBJECT, "outputSchema": {**OBJECT, "required": ["what no result has"]}},
 ]
 LISTS = {
     "tools/list": {"tools": [{"name": f"t{n}", **tool} for n, tool in enumerate(TOOLS)]},

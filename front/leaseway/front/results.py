@@ -35,6 +35,7 @@ from leaseway.wire.messages.mcp import (
     MISSING_CAPABILITY,
     ROOTS,
     SAMPLE,
+    UNFIT_KEY,
     UNSUPPORTED_VERSION,
 )
 
@@ -44,6 +45,7 @@ _OWN_MARK: Final = b"io.modelcontextprotocol"
 _ESCAPE: Final = b"\\u"
 """A result that contains one of these is decoded; an escape may hide the others."""
 _META_MARK: Final = b'"_meta"'
+_UNFIT_MARK: Final = f'"{UNFIT_KEY}"'.encode()
 _CACHE_MARKS: Final = tuple(f'"{name}"'.encode() for name in CACHE_HINTS)
 _MODERN: Final = encode({"resultType": "complete", "_meta": SERVER_META})[:-1]
 """How modern results begin that are not decoded."""
@@ -92,6 +94,45 @@ def adapt_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes
         return _rewritten(payload, modern, cached)
     rest = payload.lstrip()[1:].lstrip()
     return _MODERN + (b"}" if rest == b"}" else b"," + rest)
+
+
+def fitting_result(payload: bytes) -> bytes:
+    """Return a tool's result in a form that official clients take, whatever its schema says.
+
+    They throw away a whole result whose structured content does not fit the output schema, but
+    read an error without any: its texts then have the structured content, and why it is an error.
+    """
+    if payload.find(_UNFIT_MARK) < 0:
+        return payload
+    try:
+        members: dict[str, Any] = dict(_members(payload))
+        why = msgspec.json.decode(members["_meta"])[UNFIT_KEY]
+        content = msgspec.json.decode(members.get("content", b"[]"), type=list[msgspec.Raw])
+    except (ValueError, KeyError, TypeError, RecursionError):  # the mark is somewhere else
+        return payload
+    structured = bytes(members.pop("structuredContent", b"null"))
+    if structured != b"null" and not any(_is_text_of(item, structured) for item in content):
+        content.append(_text(structured.decode()))
+    content.append(
+        _text(
+            "The tool has run, and this is its result. It is marked as an error because clients "
+            f"reject results that do not fit the tool's output schema: {why}"
+        )
+    )
+    return encode({**members, "content": content, "isError": True})
+
+
+def _text(text: str) -> msgspec.Raw:
+    return msgspec.Raw(encode({"type": "text", "text": text}))
+
+
+def _is_text_of(item: msgspec.Raw, value: bytes) -> bool:
+    """Return whether an item of content is a text with a JSON value."""
+    try:
+        said = msgspec.json.decode(item)["text"]
+        return bool(msgspec.json.decode(said) == msgspec.json.decode(value))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def strip_meta(meta: dict[str, Any]) -> dict[str, Any]:

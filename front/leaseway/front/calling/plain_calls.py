@@ -25,7 +25,7 @@ from leaseway.front.eras import to_2025_11_25
 from leaseway.front.lists.definitions import PagedListing, header_arguments, listed_schema
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import JsonRpcError
-from leaseway.front.results import adapt_result
+from leaseway.front.results import adapt_result, fitting_result
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.sdk import Tool
@@ -77,6 +77,8 @@ class PlainTool(NamedTuple):
         """
         if self.learn_links is not None:
             self.learn_links(session, self.tool.server_id, payload)
+        if self.tool.output_schema is not None:
+            payload = fitting_result(payload)
         if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = to_2025_11_25.tool_result(payload, wrapped=self.is_wrapped)
@@ -92,6 +94,8 @@ class PlainTool(NamedTuple):
         """
         if self.learn_links is not None:
             self.learn_links("", self.tool.server_id, payload)
+        if self.tool.output_schema is not None:
+            payload = fitting_result(payload)
         if not self.scope:
             payload = result_for_client(payload, self.tool.server_id)
         payload = adapt_result(payload, modern=True)

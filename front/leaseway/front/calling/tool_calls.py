@@ -23,7 +23,7 @@ from leaseway.front.eras import to_2025_11_25
 from leaseway.front.lists.definitions import server_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import CallParams, JsonRpcError
-from leaseway.front.results import adapt_result, error_result, tool_error
+from leaseway.front.results import adapt_result, error_result, fitting_result, tool_error
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import (
     AsyncClient,
@@ -208,6 +208,8 @@ async def _call_handle_tool(request: Request, own_tool: str, arguments: bytes) -
 def client_result(request: Request, place: Place, tool: Tool | None, result: ToolResult) -> bytes:
     """Return a server's result as one for the client: its names, its session, its version."""
     payload = payload_of(result, request)
+    if tool is None or tool.output_schema is not None:
+        payload = fitting_result(payload)
     if tool is not None and not request.scope:
         payload = result_for_client(payload, tool.server_id)
     if place.is_told and place.session is not None:

@@ -74,6 +74,9 @@ SESSION_ARGUMENT: Final = "session"
 CONVERSATION_KEYS: Final = ("openai/session",)
 """The keys of `_meta` in which hosts send ids of their conversations."""
 
+UNFIT_KEY: Final = "leaseway/unfit"
+"""The key of `_meta` of a result that does not fit its tool's output schema: why."""
+
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"

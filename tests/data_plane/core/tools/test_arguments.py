@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.tools.arguments import (
-    ArgumentCheck,
-    SchemaNotCompiled,
-    parse_arguments,
-)
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck, parse_arguments
+from leaseway.data_plane.core.tools.schema_check import SchemaNotCompiled
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.portable_json import has_many_values

@@ -13,7 +13,8 @@ from tests.pace import slowness
 
 from leaseway.data_plane.calls.admission import check_arguments
 from leaseway.data_plane.core.calls.incoming import IncomingCall
-from leaseway.data_plane.core.tools.arguments import ArgumentCheck, SchemaNotCompiled
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.core.tools.schema_check import SchemaNotCompiled
 from leaseway.data_plane.core.tools.schema_work import MAX_UNITS, SchemaWork, TooMuchWork
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.wire import bounds

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.core.artifacts.index import ArtifactReader
-from leaseway.data_plane.core.calls.call import NO_ANSWERS, Callbacks, ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import (
+    NO_ANSWERS,
+    Callbacks,
+    Outcome,
+    ToolRequest,
+    answerable,
+)
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
+from leaseway.data_plane.core.tools.structured import StructuredCheck
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import WorkerMeters
@@ -18,6 +27,8 @@ from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.wire.channels.trace_context import meta_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import check_log_level
+
+_logger = logging.getLogger(__name__)
 
 
 class SendStage:
@@ -68,15 +79,18 @@ class SendStage:
         if self._meters is not None:
             active.timer = self._meters.timer(live.spec, label)
         active.sent_at = time.perf_counter()
+        on_outcome: Callable[[Outcome], None] = active.handle_outcome
+        if isinstance(plan, ToolPlan) and plan.results is not None:
+            on_outcome = partial(_finish_checked, active, plan.results)
         if method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
             self._subscribe(active, live, plan)
             return True
         if call.subject_token and active.generation.variant.subject == "caller":
             active.given = CallToken(active.generation.key, call.subject_token)
             with active.given.in_use():
-                active.pending = live.instance.call(request, active.handle_outcome)
+                active.pending = live.instance.call(request, on_outcome)
         else:
-            active.pending = live.instance.call(request, active.handle_outcome)
+            active.pending = live.instance.call(request, on_outcome)
         if active.trace is not None:
             active.trace.set_request_id(getattr(active.pending, "id", None))
         return True
@@ -94,6 +108,24 @@ class SendStage:
         call = active.call
         reader = ArtifactReader.of(call.tenant, call.session, call.user, call.subject_token)
         return await self._artifacts.read(ref, reader, max_size)
+
+
+def _finish_checked(active: ActiveCall, check: StructuredCheck, outcome: Outcome) -> None:
+    """End a call of a tool with an output schema."""
+    if outcome.fault is None and not outcome.is_error:
+        outcome.payload, why = check.fitted(outcome.payload)
+        if why and not check.was_reported:
+            check.was_reported = True
+            call = active.call
+            _logger.warning(
+                "A result of %s:%s does not fit the output schema that the server lists (%s); "
+                "MCP clients get such results as errors, with all that they say. Ask the server's "
+                "maintainer to fix it.",
+                call.server_id,
+                call.tool,
+                why,
+            )
+    active.handle_outcome(outcome)
 
 
 def _listen(request: ToolRequest, active: ActiveCall) -> None:

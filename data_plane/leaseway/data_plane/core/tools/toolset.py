@@ -12,11 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.tools.arguments import ArgumentCheck, SchemaNotCompiled
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.data_plane.core.tools.prompts_resources import (
     NOTHING_BUT_TOOLS,
     CompiledPromptsResources,
 )
+from leaseway.data_plane.core.tools.schema_check import SchemaNotCompiled
+from leaseway.data_plane.core.tools.structured import StructuredCheck
 from leaseway.spec.contracts import same_contract
 from leaseway.spec.model import NameRules
 from leaseway.wire.errors import Fault, Reason
@@ -56,6 +58,7 @@ class ToolPlan:
         read_only: The server's `readOnlyHint`.
         schema_problem: Why the schema could not be compiled; empty without a problem.
         label: How metrics name it.
+        results: Checks its results; None if it has no output schema.
     """
 
     original_name: str
@@ -66,6 +69,7 @@ class ToolPlan:
     read_only: bool = False
     schema_problem: str = ""
     label: str = ""
+    results: StructuredCheck | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,7 @@ def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]
         read_only=hints.get("readOnlyHint") is True,
         schema_problem=problem,
         label=entry.label or entry.original_name,
+        results=StructuredCheck(definition) if "outputSchema" in tool else None,
     )
 
 
