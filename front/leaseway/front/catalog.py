@@ -89,7 +89,7 @@ class CatalogCache:
         self._listeners: set[ChangeListener] = set()
         self._seen = SeenLists()
         self._linked = LinkedResources()
-        self._watch: asyncio.Task[None] | None = None
+        self._followers: dict[str, asyncio.Task[None]] = {}
         self._created = asyncio.get_running_loop().time()
         self._asked_at = -math.inf
 
@@ -250,15 +250,16 @@ class CatalogCache:
         return partial(self._listeners.discard, listener)
 
     async def close(self) -> None:
-        tasks = [*self._fetches.values(), *((self._watch,) if self._watch else ())]
+        tasks = [*self._fetches.values(), *self._followers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, kind: str) -> Collection[Any]:
         """Read a list; concurrent callers share one fetch."""
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._watch_registry(), name="front catalog")
+        if kind not in self._followers:
+            follower = asyncio.create_task(self._follow_registry(kind), name=f"front lists {kind}")
+            self._followers[kind] = follower
         task = self._fetches.get(kind)
         if task is None:
             task = self._fetches[kind] = asyncio.create_task(self._fetch(kind))
@@ -308,8 +309,8 @@ class CatalogCache:
                 del self._listings[key]
         return changed
 
-    async def _watch_registry(self) -> None:
-        """Read all cached lists again at every new registry version."""
+    async def _follow_registry(self, kind: str) -> None:
+        """Read a list again at every new registry version, once it is cached."""
         version = watch_registry(self._client)
         read_version, read_lists, attempt = version.version, version.lists, 0
         while True:
@@ -317,8 +318,11 @@ class CatalogCache:
             if version.ended:
                 return
             newest, lists = version.version, version.lists
+            begun = self._fetches.get(kind)
+            if begun is not None:  # it may return the list of an earlier version
+                await asyncio.wait([begun])
             try:
-                for kind in tuple(self._items):
+                if kind in self._items:
                     await self._refresh(kind)
             except LeasewayError as error:
                 _log.debug("A list could not be read again; the last one is served: %s", error)
