@@ -93,6 +93,26 @@ async def test_names_of_servers_that_follow_at_the_same_version_become_stale_too
     assert resolver.registry_version.lists == lists + 1
 
 
+@pytest.mark.parametrize("change", ["version", "lists"])
+async def test_a_response_from_before_a_change_serves_one_use(
+    resolver: Resolver, plane: FakeControlPlane, change: str
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    plane.hold_resolve["time_now"] = answer = asyncio.Event()
+    resolving = asyncio.create_task(resolver.resolve("time_now", deadline))
+    await until(lambda: plane.resolves and resolver.registry_version.version == plane.version)
+    if change == "version":
+        resolver.record_version(plane.version + 1)
+    else:
+        resolver.record_users([""])
+    answer.set()
+    assert (await resolving).item == "time_now"
+    assert resolver.cached("time_now", 0.0) is None
+    plane.version += 1
+    current = await resolver.resolve("time_now", deadline)
+    assert resolver.cached("time_now", 0.0) is current
+
+
 async def test_names_are_batched_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:

@@ -70,6 +70,8 @@ class _Request:
     domain: Domain
     deadline: float
     future: asyncio.Future[Target]
+    lists: int = 0
+    """`RegistryVersion.lists` when it was sent."""
 
 
 class RegistryVersion:
@@ -349,6 +351,8 @@ class Resolver:
     async def _send(self, requests: list[_Request]) -> None:
         """Resolve names of one kind and server; if a batch fails, resolve each name separately."""
         batched = len(requests) > 1
+        for request in requests:
+            request.lists = self.registry_version.lists
         try:
             sets = dict(self._worker_sets)
             response = await self._request_targets(requests, sets)
@@ -441,6 +445,9 @@ class Resolver:
             self._keep_set(tool.worker_set, workers)
         refresh_at = self._loop.time() + _REFRESH_AFTER
         target = Target(request.item, tool, version, refresh_at, request.user, workers)
+        newest = self.registry_version
+        # A change that became known first may be missing in the response, and is not told again.
+        target.stale = version < newest.version or request.lists != newest.lists
         self._complete(request, self._keep(target))
 
     def _forget(self, target: Target) -> None:
