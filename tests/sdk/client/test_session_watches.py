@@ -11,6 +11,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, AsyncSession, Client, LeaseRevoked
 from leaseway.sdk.calls import own_lists
+from leaseway.sdk.transport.workers import WorkerRun, worker_from_proto
 from leaseway.v1 import catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -118,6 +119,25 @@ async def test_a_worker_that_does_not_wait_is_asked_again(
     changed = asyncio.create_task(next_list(watch))
     await asyncio.sleep(0)
     worker.change_tools(OPENED)
+    assert names(await changed) == OWN
+
+
+async def test_a_watch_goes_on_when_the_connection_to_its_worker_was_closed_meanwhile(
+    worker: FakeWorker, client: AsyncClient, session: AsyncSession
+) -> None:
+    watch = session.watch_tools()
+    assert names(await next_list(watch)) == COMMON
+    changed = asyncio.create_task(next_list(watch))
+    await until(lambda: worker.waiting_lists)
+    runtime, port = client._runtime(), int(worker.ref.address.rpartition(":")[2])
+    pool = runtime.pool
+    before = pool.link(worker_from_proto(worker.ref))
+    await worker.stop()
+    await until(lambda: before.idle)
+    pool.link(WorkerRun("other", "run", "127.0.0.1:1"))  # closes idle connections
+    assert before.worker not in pool.workers
+    worker.change_tools(OPENED)
+    await worker.start(port=port)
     assert names(await changed) == OWN
 
 

@@ -140,9 +140,8 @@ class SessionLists:
         loop, failures = asyncio.get_running_loop(), 0
         request = self._request(lease, digest, of_tools=of_tools)
         request.wait.CopyFrom(duration(_WATCH))
-        link = self._pool.link(lease.worker)
         while True:
-            asked_at = loop.time()
+            asked_at, link = loop.time(), self._pool.link(lease.worker)
             try:
                 answer = await link.request(
                     link.leases.ListLeaseTools, request, _WATCH + _LIST_TIMEOUT
