@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.specs import part
 
 from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.known_entries import KnownEntries
@@ -188,6 +189,41 @@ async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Pa
     operations = ("TRACE /a", "TRACE /b", "TRACE /c")
     assert [sum(operation in text for text in told) for operation in operations] == [1, 1, 1]
     assert len(told) == 3
+
+
+async def test_a_document_that_changes_while_the_configuration_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_feed, "_POLL_INTERVAL", 0.01)
+    path, document = tmp_path / "mcp.yaml", tmp_path / "api.json"
+    path.write_text("version: 1\nservers:\n  s: { transport: http_api, openapi: api.json }\n")
+
+    def write(name: str) -> None:
+        info, servers = {"title": "t", "version": "1"}, [{"url": "https://a.example"}]
+        paths = {"/x": {"get": {"operationId": name, "responses": {}}}}
+        api = {"openapi": "3.0.3", "info": info, "servers": servers, "paths": paths}
+        swap(document, json.dumps(api))
+
+    def change_meanwhile(
+        found: Mapping[Source, FileContent], known: KnownEntries | None = None
+    ) -> ParsedConfig:
+        parsed = parse_contents(found, known)
+        write("newer")
+        monkeypatch.setattr(config_feed, "parse_contents", parse_contents)
+        return parsed
+
+    monkeypatch.setattr(config_feed, "parse_contents", change_meanwhile)
+    write("older")
+    plane = Plane(epoch=1)
+    names: list[str] = []
+    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    async with asyncio.timeout(BOUND):
+        while names != ["newer"]:
+            await plane.wait_for_change(1)
+            spec = (plane.state.servers.desired or {}).get(VariantKey("s"))
+            names = [] if spec is None else [tool.name for tool in part(spec).http_tools]
+    following.cancel()
+    await asyncio.wait({following})
 
 
 async def test_a_web_server_that_hangs_holds_back_neither_other_servers_nor_its_removal(

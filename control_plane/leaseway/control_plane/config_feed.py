@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from leaseway.control_plane.config.schema.issues import (
     ParsedConfig,
     problems_of,
 )
+from leaseway.control_plane.config.tree.files import Signature, signature
 from leaseway.control_plane.config.watch.all_files import watch_sources
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.plane import Plane
@@ -72,7 +73,7 @@ async def follow_config(
                 )
                 if parsed is not None:
                     removals.record(found, parsed)
-                    await asyncio.to_thread(followed.reset, parsed.followed, documents)
+                    followed.reset(parsed.followed, documents)
                     await _wait_for_change(change, followed)
                 if change.done():
                     found = change.result()
@@ -138,12 +139,12 @@ class _FollowedFiles:
     """
 
     def __init__(self) -> None:
-        self.signatures: dict[Path, tuple[int, int, int] | None] = {}
+        self.signatures: Mapping[Path, Signature] = {}
         self._documents = DOCUMENTS.changes
 
-    def reset(self, paths: Iterable[Path], documents: int) -> None:
+    def reset(self, files: Mapping[Path, Signature], documents: int) -> None:
         """Follow the files of a configuration that was read at this state of the documents."""
-        self.signatures = {path: _signature(path) for path in paths}
+        self.signatures = files
         self._documents = documents
 
     @property
@@ -155,16 +156,8 @@ class _FollowedFiles:
         return DOCUMENTS.changes != self._documents
 
     def changed(self) -> bool:
-        """Return whether a file was replaced or modified, by inode, size and mtime."""
-        return any(_signature(path) != seen for path, seen in self.signatures.items())
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        """Return whether a file was replaced or modified. Blocks."""
+        return any(signature(path) != seen for path, seen in self.signatures.items())
 
 
 async def load_config(

@@ -238,7 +238,7 @@ class _Combination:
             places=log.places,
             refused=frozenset(self.refused),
             origins=self.origins,
-            followed=frozenset(log.followed),
+            followed=log.followed,
             declared=frozenset(
                 {f"servers.{name}" for name in self.servers}
                 | {f"tenants.{name}" for name in self.tenants or {}}

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,13 @@ from leaseway.control_plane.config.openapi.operations import (
     import_document,
 )
 from leaseway.control_plane.config.openapi.split.bundling import bundle
-from leaseway.control_plane.config.openapi.split.parts import Folder, Origin, Signature, signature
-from leaseway.control_plane.config.tree.files import NotRegular, read_regular
+from leaseway.control_plane.config.openapi.split.parts import Folder, Origin
+from leaseway.control_plane.config.tree.files import (
+    NotRegular,
+    Signature,
+    read_regular,
+    signature,
+)
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
@@ -53,12 +58,12 @@ class OpenApiDocument:
     Attributes:
         imported: Its tools.
         stale: Why this is only its previous content; else empty.
-        files: The other files that it refers to.
+        files: Its file, and the others that it refers to, as they were read.
     """
 
     imported: Imported
     stale: str = ""
-    files: frozenset[Path] = frozenset()
+    files: Mapping[Path, Signature] = field(default_factory=dict)
 
 
 @dataclass
@@ -153,15 +158,15 @@ class Documents:
         Raises:
             DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
-        stale, files = "", frozenset[Path]()
+        stale = ""
+        files: Mapping[Path, Signature] = {}
         version: Hashable
         if is_address(source):
             fetched = self._from_address(source)
             version, content, stale = fetched.version, fetched.content, fetched.stale
         else:
             file = self._from_file(source)
-            version, content = tuple(file.version.items()), file.content
-            files = frozenset(file.version)
+            version, content, files = tuple(file.version.items()), file.content, file.version
         with self._lock:
             known = self._imported.get((source, selection))
             if known is None or known[0] != version:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from leaseway.control_plane.config.tree.files import Signature
 from leaseway.control_plane.config.tree.yaml_tree import Position, TableEntry
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -144,7 +145,8 @@ class ParsedConfig:
         refused: Tenants' variants whose overrides have an error. They stay unchanged; the tenant
             never gets the common variant instead.
         origins: Position of each value of a variant, by its path below the server.
-        followed: Other files that the configuration depends on; a change of one reloads it.
+        followed: Other files that the configuration depends on, as they were read; a change of
+            one reloads it.
         declared: The servers and tenants that it names, enabled or not: `servers.ID`,
             `tenants.NAME`.
     """
@@ -158,7 +160,7 @@ class ParsedConfig:
     origins: Mapping[VariantKey, Mapping[str, Position]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    followed: frozenset[Path] = field(default=frozenset(), compare=False)
+    followed: Mapping[Path, Signature] = field(default_factory=dict, compare=False)
     declared: frozenset[str] = field(default=frozenset(), compare=False)
 
 
@@ -186,7 +188,7 @@ class IssueLog:
         self.broken = False
         self.failed: set[str] = set()
         self.places: dict[str, Position] = {}
-        self.followed: set[Path] = set()
+        self.followed: dict[Path, Signature] = {}
         self.depends_on_more = False
 
     @property
@@ -206,6 +208,10 @@ class IssueLog:
             self.failed.add(issue.server_id)
         self._list(replace(issue, file=issue.file or self._file))
 
+    def follow(self, files: Mapping[Path, Signature]) -> None:
+        """Record other files that were read; of one that was read twice, how it was at first."""
+        self.followed = {**files, **self.followed}
+
     def fresh(self) -> IssueLog:
         """Return an empty log with the same rules."""
         return IssueLog(self._file, self._strict, list(self._order))
@@ -220,7 +226,7 @@ class IssueLog:
             if issue not in self._seen:
                 self._list(replace(issue, tenant=tenant))
         self._seen.update(other.issues())
-        self.followed |= other.followed
+        self.follow(other.followed)
         if not tenant:
             self.failed |= other.failed
             self.places.update(other.places)

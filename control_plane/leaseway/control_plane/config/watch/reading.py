@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source, files_in, tenant_file
-from leaseway.control_plane.config.tree.files import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import (
+    Signature,
+    Unreadable,
+    read_config,
+    signature,
+)
 
-FileSignature = tuple[int, int, int, int, int]
-"""Differs between two contents of a path; needs no reading."""
-
-FileSignatures = Mapping[Source, FileSignature | None]
+FileSignatures = Mapping[Source, Signature]
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ def read_sources(sources: Iterable[Source]) -> FileSnapshot:
     torn = signatures(sources) != before
     # A file may become readable without a change of its signature.
     valid = {
-        source: None if isinstance(contents.get(source), Unreadable) else signature
-        for source, signature in before.items()
+        source: None if isinstance(contents.get(source), Unreadable) else seen
+        for source, seen in before.items()
     }
     unlisted = frozenset(source.path for source in before if source.folder)
     return FileSnapshot(contents, valid, torn, unlisted)
@@ -64,7 +66,7 @@ def signatures(sources: Iterable[Source]) -> FileSignatures:
 
     A folder that cannot be listed has one itself.
     """
-    return {source: _signature(source.path) for source in _files(sources)}
+    return {source: signature(source.path) for source in _files(sources)}
 
 
 def _files(sources: Iterable[Source]) -> dict[Source, None]:
@@ -80,11 +82,3 @@ def _files(sources: Iterable[Source]) -> dict[Source, None]:
             continue
         found.update(dict.fromkeys(tenant_file(source, path) for path in paths))
     return found
-
-
-def _signature(path: Path) -> FileSignature | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -13,14 +13,16 @@ from urllib.parse import unquote, urlsplit
 
 from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.openapi.split.bundling import NotRead
-from leaseway.control_plane.config.tree.files import NotRegular, read_regular
+from leaseway.control_plane.config.tree.files import (
+    NotRegular,
+    Signature,
+    read_regular,
+    signature,
+)
 from leaseway.wire.channels.fetching import FetchError
 
 MAX_FETCHED: Final = 100
 """Other documents that are fetched for one."""
-
-Signature = tuple[int, int, int] | None
-"""Inode, size and time of a file; None if there is none."""
 
 _BUNDLE: Final = "bundle the documents into one"
 
@@ -136,15 +138,6 @@ class Origin:
         self.fetched.append(data)
         self._left -= len(data)
         return _parsed(data, self._left, self._parse)
-
-
-def signature(path: Path) -> Signature:
-    """Return what tells whether a file has changed."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _parsed(data: bytes, left: int, parse: Callable[[bytes], Any]) -> Any:

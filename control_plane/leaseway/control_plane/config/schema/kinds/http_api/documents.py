@@ -19,6 +19,7 @@ from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
+from leaseway.control_plane.config.tree.files import signature
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
 from leaseway.spec.kinds.http_api import OPENAPI_KEYS, SELECTION_KEYS
 from leaseway.spec.kinds.http_tools import MAX_TOOLS, is_base_url
@@ -90,10 +91,11 @@ def _load(source: str, selection: OperationSelection, node: Tree, where: Where) 
     where.log.depends_on_more = True
     if not is_address(source):
         source = str(Path(where.log.file_of(node.at)).parent.absolute() / source)
-        where.log.followed.add(Path(source))
+        # Before it is read: what changes it meanwhile is a change.
+        where.log.follow({Path(source): signature(Path(source))})
     try:
         document = DOCUMENTS.load(source, selection)
-        where.log.followed.update(document.files)
+        where.log.follow(document.files)
     except DocumentUnavailable as error:
         raise BadValue(str(error), IssueReason.OPENAPI_UNREADABLE) from None
     if document.stale:
