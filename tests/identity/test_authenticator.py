@@ -15,10 +15,12 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 from tests.conftest import BOUND
 
+from leaseway.identity import authenticator
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.keys import add_key, make_key, revoke_key
-from leaseway.identity.principal import CREDENTIAL, LOOPBACK, SHARED_KEY, Role
+from leaseway.identity.principal import CREDENTIAL, LOOPBACK, SHARED_KEY, Principal, Role
 from leaseway.identity.settings import IdentityFileError, read_identity_file
+from leaseway.identity.tokens import verify_token
 from leaseway.telemetry.http_listener import refusal_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import code_of
@@ -359,6 +361,21 @@ async def test_a_key_that_is_no_longer_valid_is_named_and_a_guess_is_not(
     with pytest.raises(Fault, match="is unknown") as raised:
         await auth.principal(f"Bearer {key[:-1]}{'a' if key[-1] != 'a' else 'b'}")
     assert raised.value.metadata == {}
+
+
+async def test_a_token_is_not_accepted_if_its_issuer_is_removed_while_its_keys_are_read(
+    tmp_path: Path, issued: tuple[Authenticator, ECKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth, key = issued
+
+    async def remove_meanwhile(*given: Any) -> Principal:
+        principal = await verify_token(*given)
+        (tmp_path / "identity.toml").write_text(IDENTITY.replace("login.", "other."))
+        await auth.refresh()
+        return principal
+
+    monkeypatch.setattr(authenticator, "verify_token", remove_meanwhile)
+    assert "not trusted" in await refused(auth, token(key))
 
 
 async def test_the_subject_of_an_expired_token_is_named_and_that_of_a_forged_one_is_not(

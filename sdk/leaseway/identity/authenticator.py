@@ -255,7 +255,11 @@ class Authenticator:
             expires = cached[1].expires_at
             if expires is None or self._now() < expires:
                 return cached[1]
-        principal = await verify_token(token, self._issuers, self._now)
+        while True:
+            issuers = self._issuers
+            principal = await verify_token(token, issuers, self._now)
+            if issuers is self._issuers:  # else the file has changed while its keys were read
+                break
         if len(self._tokens) >= _MAX_CACHED:
             self._tokens.clear()
         self._tokens[digest] = (self._clock() + _TOKEN_TTL, principal)
