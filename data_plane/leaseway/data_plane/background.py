@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from leaseway.wire.timing.backoff import RESTART
+from leaseway.wire.timing.running_tasks import is_cancelled
 
 _logger = logging.getLogger(__name__)
 _STABLE_AFTER: Final = 60.0
@@ -145,7 +146,7 @@ class Background:
             try:
                 return await work()
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 failures = failures if clock() - started < _STABLE_AFTER else 0
                 delay = RESTART.ceiling(failures)
@@ -166,12 +167,6 @@ class Background:
             _logger.exception(
                 "The background work '%s' failed; the rest of the worker continues.", name
             )
-
-
-def _is_cancelled() -> bool:
-    """Return whether this task is being cancelled, and not only a future that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def shielded(task: asyncio.Task[None]) -> None:

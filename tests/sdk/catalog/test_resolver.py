@@ -25,6 +25,7 @@ from leaseway.sdk.catalog.targets import PromptOrResource
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import identify
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
+from leaseway.wire.channels import leader_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
@@ -371,6 +372,19 @@ async def test_the_watch_reconnects_and_receives_missed_versions(
     await plane.start(port)
     await until(lambda: plane.watchers)
     await call_until(client, lambda: worker.calls[-1].registry_version == 7)
+
+
+async def test_the_watch_goes_on_when_the_connection_that_it_began_on_is_closed(
+    resolver: Resolver, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_channel, "_GRACE", 0.01)
+    version = resolver.watch()
+    await until(lambda: version.version == plane.version)
+    channel = resolver._control._channel
+    channel._switch(plane.address)  # as after a moment in which nothing answered
+    await until(lambda: not channel._retired)
+    plane.move()
+    await until(lambda: version.version == plane.version)
 
 
 async def test_a_watch_that_keeps_failing_is_logged_as_a_warning_once_per_reason(

@@ -8,13 +8,14 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.certificates import Authority
-from tests.sdk.fakes import BOUND, FakeControlPlane, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
 from leaseway.sdk.transport import control
 from leaseway.sdk.transport.faults import fault_of_worker
 from leaseway.sdk.transport.identity import identify
-from leaseway.v1 import admin_pb2
+from leaseway.v1 import admin_pb2, leases_pb2
+from leaseway.wire.channels import leader_channel
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -36,6 +37,25 @@ async def test_a_wait_survives_a_restart_of_the_control_plane(plane: FakeControl
         raise grpc.aio.AioRpcError(status, none, none, "Connection reset.")
 
     assert await plane_control.request(wait_for_capacity, None, begun + BOUND, bound=1.0) == "here"
+    await plane_control.close()
+
+
+async def test_a_request_goes_on_when_the_connection_that_it_began_on_is_closed(
+    plane: FakeControlPlane, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_channel, "_GRACE", 0.01)
+    plane.hold_place = asyncio.Event()
+    plane_control = control.ControlPlane(identify(plane.address, None, None, None))
+    deadline = asyncio.get_running_loop().time() + BOUND
+    request = leases_pb2.PlaceRequest(session="one", server_id="desk")
+    placing = asyncio.create_task(
+        plane_control.request(plane_control.placement.Place, request, deadline, wait=BOUND)
+    )
+    await until(lambda: len(plane.places) == 1)
+    plane_control._channel._switch(plane.address)
+    await until(lambda: len(plane.places) == 2)
+    plane.hold_place.set()
+    assert (await placing).worker.id == worker.ref.id
     await plane_control.close()
 
 

@@ -42,7 +42,7 @@ class Stream:
 
     async def read(self) -> Any:
         message = await self._to_read.get()
-        if isinstance(message, Exception):
+        if isinstance(message, BaseException):
             raise message
         return message
 
@@ -110,6 +110,15 @@ async def test_a_call_without_a_result_was_not_started_if_the_stream_ended_norma
     calls.stream.say(grpc.aio.EOF)
     fault = await fault_of(call)
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
+
+
+async def test_a_stream_that_ends_with_a_replaced_connection_closes_no_client() -> None:
+    calls = Calls()
+    call = calls.start()
+    await until(lambda: calls.stream.calls == [1])
+    calls.stream.say(asyncio.CancelledError())  # as gRPC says it
+    fault = await fault_of(call)
+    assert (fault.reason, fault.started) == (Reason.FATE_UNKNOWN, "unknown")
 
 
 async def test_after_the_last_result_the_client_says_goodbye_and_sends_nothing_more() -> None:

@@ -32,6 +32,7 @@ from leaseway.sdk.transport.control import CONNECT_TIMEOUT, ControlPlane
 from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.sdk.transport.workers import ServingWorkers
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import RECONNECT
@@ -491,23 +492,26 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
     logged: set[Reason] = set()
     while reference() is not None:
         try:
-            stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
-            async for message in stream:
-                attempt = 0
-                logged.clear()
-                resolver = reference()
-                if resolver is None:
-                    return
-                workers_changed = missed or message.workers_changed
-                named = not missed and message.names_changed_servers
-                resolver.record_version(
-                    message.registry_version,
-                    workers_changed=workers_changed,
-                    changed=message.changed_servers if named else None,
-                )
-                resolver.record_users(("",) if missed else message.users_changed)
-                missed = False
-                del resolver
+            with control.in_flight():
+                stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
+                async for message in stream:
+                    attempt = 0
+                    logged.clear()
+                    resolver = reference()
+                    if resolver is None:
+                        return
+                    workers_changed = missed or message.workers_changed
+                    named = not missed and message.names_changed_servers
+                    resolver.record_version(
+                        message.registry_version,
+                        workers_changed=workers_changed,
+                        changed=message.changed_servers if named else None,
+                    )
+                    resolver.record_users(("",) if missed else message.users_changed)
+                    missed = False
+                    del resolver
+        except RpcCutOff:
+            attempt = 0
         except grpc.aio.AioRpcError as error:
             fault = fault_of_control_plane(error, control.identity.address)
             control.switch_leader(fault)

@@ -24,6 +24,7 @@ from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
 from leaseway.wire.timing.backoff import RECONNECT
+from leaseway.wire.timing.running_tasks import is_cancelled
 
 _TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Reasons for which a list is missing for a while only, for example during a restart."""
@@ -221,7 +222,7 @@ class AsyncListWatch(ProcessHandle, Generic[CatalogListT]):
                     raise error_from_fault(fault) from None
             except (asyncio.CancelledError, grpc.aio.BaseError):
                 # A request on a channel that is closed ends with one of these.
-                if registry_version.ended and not _is_cancelling():
+                if registry_version.ended and not is_cancelled():
                     return None
                 raise
             await asyncio.sleep(RECONNECT.delay(attempt))
@@ -245,11 +246,6 @@ class AsyncToolWatch(AsyncListWatch[ToolList]):
 
     See `AsyncListWatch`.
     """
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _differs(before: CatalogListT, after: CatalogListT) -> bool:

@@ -286,15 +286,16 @@ async def _stream(
         request, metadata=runtime.identity.metadata, timeout=timeout
     )
     try:
-        async for message in stream:
-            for event in message.events:
-                yield from_proto(
-                    EventInfo,
-                    event,
-                    time=event.time.ToDatetime(UTC),
-                    worker=event.worker_id,
-                    details=tuple(event.details),
-                )
+        with runtime.control.in_flight():
+            async for message in stream:
+                for event in message.events:
+                    yield from_proto(
+                        EventInfo,
+                        event,
+                        time=event.time.ToDatetime(UTC),
+                        worker=event.worker_id,
+                        details=tuple(event.details),
+                    )
     finally:
         stream.cancel()
 

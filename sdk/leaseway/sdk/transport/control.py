@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -12,6 +13,7 @@ from leaseway.sdk.transport.faults import fault_of_control_plane, is_dropped
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
+from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import cause_in_tls, hint_at_tls, open_channel
 from leaseway.wire.errors import Fault, Reason
@@ -111,7 +113,8 @@ class ControlPlane:
                 if lost and now - sent_at > bound:  # it was lost while the caller waited
                     give_up = now + min(bound, (deadline - now) * 0.9)
                     stalled_until = max(stalled_until, give_up)
-                self.switch_leader(fault)
+                if not isinstance(error, RpcCutOff):  # else the channel has switched before
+                    self.switch_leader(fault)
                 if fault.reason is Reason.NOT_LEADER:  # another leads, or will soon
                     give_up, stalled_until = (
                         max(give_up, leader_until),
@@ -121,6 +124,10 @@ class ControlPlane:
                 if not again or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
+
+    def in_flight(self) -> AbstractContextManager[None]:
+        """Return what raises `RpcCutOff` where an RPC ends because its channel was replaced."""
+        return self._channel.in_flight()
 
     def switch_leader(self, fault: Fault) -> None:
         """Switch to the leader after a failure that may mean that another process leads."""
@@ -140,7 +147,8 @@ class ControlPlane:
             if not request.done():
                 await self._wait_beside_probes(request)
             if request.done():
-                return request.result()
+                with self._channel.in_flight():
+                    return request.result()
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} holds the connection but answers "

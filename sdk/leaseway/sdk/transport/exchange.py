@@ -25,6 +25,7 @@ from leaseway.sdk.transport.in_flight import AwaitedCall, BeginningCall, InFligh
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
+from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.frames import (
     Assembler,
@@ -35,6 +36,7 @@ from leaseway.wire.messages.frames import (
     frame_tag,
 )
 from leaseway.wire.timing.deadlines import Deadlines
+from leaseway.wire.timing.running_tasks import is_cancelled
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
@@ -317,7 +319,10 @@ class Exchange(ABC):
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
-            self._closed = True
+            if is_cancelled():
+                self._closed = True
+            else:
+                cause = faults.fault_of_worker(RpcCutOff(), self._worker)
         except Exception:
             _logger.exception("The stream to worker %s failed in this client.", self._worker)
             cause = faults.stream_failed(self._worker)

@@ -1,15 +1,29 @@
 """A gRPC channel that can be replaced: for another address, or for other certificates.
 
-Stubs are created on it once. RPCs complete on the channel on which they started.
+Stubs are created on it once. RPCs complete on the channel on which they started, unless they
+outlast the time that it gets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
 import grpc
+
+from leaseway.wire.timing.running_tasks import is_cancelled
+
+
+class RpcCutOff(grpc.aio.AioRpcError):
+    """An RPC has ended because the channel on which it started was replaced long ago."""
+
+    def __init__(self) -> None:
+        nothing = grpc.aio.Metadata()
+        details = "its connection, which a newer one has replaced, was closed"
+        super().__init__(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details)
 
 
 class ReplaceableChannel(grpc.aio.Channel):
@@ -21,6 +35,7 @@ class ReplaceableChannel(grpc.aio.Channel):
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
+        self._is_closed = False
         self._replaced = asyncio.Event()
         self._retired: set[asyncio.Task[None]] = set()
         self._methods: dict[tuple[str, str], Any] = {}
@@ -39,6 +54,19 @@ class ReplaceableChannel(grpc.aio.Channel):
         self._methods.clear()
         self._replaced.set()
         self._replaced = asyncio.Event()
+
+    @contextlib.contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Raise `RpcCutOff` where an RPC ends with the channel on which it started.
+
+        gRPC raises `CancelledError` there, as if the task that waits were cancelled.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._is_closed or is_cancelled():
+                raise
+            raise RpcCutOff from None
 
     def _refresh(self) -> None:
         """Replace the channel if necessary; called before each RPC and connection attempt."""
@@ -96,6 +124,7 @@ class ReplaceableChannel(grpc.aio.Channel):
         await self._channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
+        self._is_closed = True
         for task in tuple(self._retired):
             task.cancel()
         await self._channel.close(grace)

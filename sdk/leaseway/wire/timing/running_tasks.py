@@ -1,4 +1,4 @@
-"""Tasks by key, while they run."""
+"""Tasks by key, while they run, and whether a task is being cancelled."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ class RunningTasks(dict[_K, asyncio.Task[Any]]):
     def _forget(self, key: _K, task: asyncio.Task[Any]) -> None:
         if self.get(key) is task:
             del self[key]
+
+
+def is_cancelled() -> bool:
+    """Return whether the current task is being cancelled, and not only what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
