@@ -414,10 +414,13 @@ async def test_an_invalid_file_keeps_the_previous_credentials(
     key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
     add_key(path, record)
     auth = Authenticator(keys=path)
-    path.write_text("{")
-    await auth.refresh()
-    assert "stay in force" in caplog.text
-    assert (await auth.principal(f"Bearer {key}")).tenant == "acme"
+    expires = f'"expires_at": 1{"0" * 400}, "created_at"'
+    for text in ("{", path.read_text().replace('"created_at"', expires)):
+        path.write_text(text)
+        caplog.clear()
+        await auth.refresh()
+        assert "stay in force" in caplog.text
+        assert (await auth.principal(f"Bearer {key}")).tenant == "acme"
 
 
 async def test_an_empty_identity_file_does_not_allow_all_senders(tmp_path: Path) -> None:
@@ -434,6 +437,11 @@ async def test_an_empty_identity_file_does_not_allow_all_senders(tmp_path: Path)
     ("text", "message"),
     [
         ("keys = 3", "write a path"),
+        ('keys = "\\u0000"', "no path may have"),
+        ("keys = '~nobody-at-all/keys.json'", "no known user's home"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='~nobody-at-all/k'", "no known user's home"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\nrefresh=nan", "number of seconds"),
+        (f"[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\nrefresh=1{'0' * 400}", "number of seconds"),
         ("[[jwt]]\nissuer = 'x'", "audience is missing"),
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='http://a.example/k'", "use https"),
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\ntenant='t'\ntenant_claim='c'", "either"),

@@ -378,6 +378,8 @@ class Authenticator:
             self._load()
         except (IdentityFileError, KeyFileError) as error:
             _logger.error("%s The previous credentials stay in force.", error)
+        except Exception:  # or else no later change would be read
+            _logger.exception("Reading credentials failed. The previous ones stay in force.")
         else:
             _logger.info("credentials reloaded")
 

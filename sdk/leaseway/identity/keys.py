@@ -218,7 +218,7 @@ def parse_keys(content: bytes, path: str) -> KeyRecords:
     for number, entry in enumerate(entries, start=1):
         try:
             record = _record(entry)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise KeyFileError(f"Entry {number} of {path} is no valid key record.") from None
         keys[record.id] = record
     return keys

@@ -50,6 +50,7 @@ _MAX_TABLES: Final = 256
 _MAX_AUDIENCES: Final = 16
 _MAX_TEXT: Final = 2048
 _MIN_SECONDS: Final = 1.0
+_MAX_SECONDS: Final = 366 * 24 * 3600.0
 
 
 class IdentityFileError(Exception):
@@ -123,7 +124,7 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
     _check_users([*issuers, *([introspection.issuer] if introspection is not None else [])])
     rules = _tables(document, "mtls", _rule)
     return IdentitySettings(
-        keys=None if keys is None else folder / Path(keys).expanduser(),
+        keys=None if keys is None else _path("keys", keys, folder),
         issuers=tuple(issuers),
         certificates=tuple(rules),
         introspection=introspection,
@@ -220,7 +221,7 @@ def _secret(texts: Mapping[str, str], folder: Path) -> tuple[str, Path | None]:
         if not secret:
             raise ValueError(f"client_secret_env: the variable {variable} is not set.")
         return secret, None
-    path = folder / Path(file).expanduser()
+    path = _path("client_secret_file", file, folder)
     try:
         with path.open("rb") as opened:
             check_secret(opened.fileno(), path)
@@ -299,7 +300,7 @@ def _roles(value: object) -> frozenset[Role]:
 
 def _jwks(location: str, folder: Path) -> str:
     if "://" not in location:
-        return str(folder / Path(location).expanduser())
+        return str(_path("jwks", location, folder))
     if not is_protected(location):
         raise ValueError(
             f"jwks: '{location[:200]}' is not protected in transit; use https, or a file."
@@ -330,6 +331,16 @@ def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) ->
             raise ValueError(f"{where}'{key[:64]}' is unknown.{hint}")
 
 
+def _path(name: str, text: str, folder: Path) -> Path:
+    """Return a path, of which a relative one is below a folder."""
+    if "\0" in text:
+        raise ValueError(f"{name}: write a path; it has a character that no path may have.")
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{name}: {text[:200]} names no known user's home folder.") from None
+
+
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > _MAX_TEXT:
         raise ValueError(f"{name}: write a string of 1 to {_MAX_TEXT} characters.")
@@ -337,6 +348,12 @@ def _text(name: str, value: object) -> str:
 
 
 def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < _MIN_SECONDS:
-        raise ValueError(f"{name}: write a number of seconds, at least {_MIN_SECONDS:g}.")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not _MIN_SECONDS <= value <= _MAX_SECONDS
+    ):
+        raise ValueError(
+            f"{name}: write a number of seconds, from {_MIN_SECONDS:g} to {_MAX_SECONDS:.0f}."
+        )
     return float(value)
