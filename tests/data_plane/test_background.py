@@ -15,13 +15,14 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane import background
 from leaseway.data_plane.background import Background, DiskThreads, LightEvent
+from leaseway.wire.timing import running_tasks
 from leaseway.wire.timing.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart work at once, and end idle threads soon."""
-    monkeypatch.setattr(background, "RESTART", Backoff(0.0))
+    monkeypatch.setattr(running_tasks, "RESTART", Backoff(0.0))
     monkeypatch.setattr(background, "_THREAD_IDLE", 0.05)
 
 

@@ -15,6 +15,8 @@ from tests.e2e.system import eventually
 from tests.front.harness import ACCEPT, host
 from tests.front.harness import front as serve
 
+from leaseway.front.http.streamable import HttpFront
+from leaseway.front.methods import Methods
 from leaseway.front.sessions import ended as ended_sessions
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.sealing import Owner, Sealer
@@ -89,6 +91,25 @@ async def test_requests_in_flight_of_a_session_that_ends_get_an_error(
                     assert response["id"] == number
                     assert "session of this request was ended" in response["error"]["message"]
                     assert response["error"]["data"]["started"] == "unknown"
+
+
+async def test_sessions_are_forgotten_although_one_cannot_be_stopped(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("odd")
+
+    async with fake.async_client() as client:
+        table = SessionTable(client, Sealer("key", "mcp session"), Owner("default"), idle=0.05)
+        caller = HttpFront(Methods(client), table)
+        caller.start()
+        try:
+            monkeypatch.setattr(table.create("", "2025-11-25", {}), "stop", fail)
+            await eventually(lambda: not len(table))
+            table.create("", "2025-11-25", {})
+            await eventually(lambda: not len(table))
+        finally:
+            await caller.close()
 
 
 async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:

@@ -13,12 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from leaseway.wire.timing.backoff import RESTART
-from leaseway.wire.timing.running_tasks import is_cancelled
+from leaseway.wire.timing.running_tasks import keep_running
 
 _logger = logging.getLogger(__name__)
-_STABLE_AFTER: Final = 60.0
-"""Seconds after which a failure of supervised work counts as the first one again."""
 _THREAD_IDLE: Final = 1.0
 """Seconds that a thread waits for more work before it ends."""
 
@@ -130,35 +127,11 @@ class Background:
         self, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> asyncio.Task[None]:
         """Run work until it returns; log each failure and restart it with backoff, up to 30 s."""
-        return self.spawn(self._run_supervised(work, name), name)
+        return self.spawn(keep_running(work, name), name)
 
     def cancel_all(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
-
-    async def _run_supervised(
-        self, work: Callable[[], Coroutine[Any, Any, None]], name: str
-    ) -> None:
-        clock = asyncio.get_running_loop().time
-        failures = 0
-        while True:
-            started = clock()
-            try:
-                return await work()
-            except (Exception, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                failures = failures if clock() - started < _STABLE_AFTER else 0
-                delay = RESTART.ceiling(failures)
-                failures += 1
-                _logger.error(
-                    "The background work '%s' failed; it restarts in %g s, and the rest of the "
-                    "worker continues.",
-                    name,
-                    delay,
-                    exc_info=error,
-                )
-            await asyncio.sleep(delay)
 
     async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
         try:

@@ -38,6 +38,7 @@ from leaseway.wire.messages.enums import SELECTIONS
 from leaseway.wire.messages.portable_json import has_many_values
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.sharing.fair_shares import Holder
+from leaseway.wire.timing.running_tasks import keep_running
 
 _CONTENT_TYPES: Final = {
     "html": "text/html",
@@ -135,7 +136,7 @@ async def serve_console(
     app = web.Application(middlewares=[site.guard], client_max_size=_MAX_BODY)
     site.add_routes(app)
     async with listener.serve(app, idle=_IDLE_TIMEOUT):
-        updates = asyncio.create_task(live.run(), name="console")
+        updates = asyncio.create_task(keep_running(live.run, "update pages"), name="console")
         try:
             yield
         finally:

@@ -19,6 +19,7 @@ from leaseway.identity.principal import Principal, Role
 from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.names import check_caller_names
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
+from leaseway.wire.timing.running_tasks import keep_running
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""
@@ -145,7 +146,10 @@ class Callers:
     async def running(self) -> AsyncIterator[None]:
         """Watch credentials while the block runs; then close all fronts."""
         watching = (
-            asyncio.create_task(self._authenticator.run(), name="front credentials")
+            asyncio.create_task(
+                keep_running(self._authenticator.run, "follow credentials"),
+                name="front credentials",
+            )
             if self._authenticator is not None and not self._is_watched
             else None
         )

@@ -29,6 +29,7 @@ from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
 from leaseway.wire.sharing.fair_shares import Holder
+from leaseway.wire.timing.running_tasks import keep_running
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
@@ -77,7 +78,8 @@ class HttpServer:
         )
         connect = partial(self._connect, server)
         bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
-        watching = asyncio.create_task(self._connections.watch(), name="front connections")
+        watch = keep_running(self._connections.watch, "watch connections")
+        watching = asyncio.create_task(watch, name="front connections")
         try:
             yield
         finally:

@@ -81,6 +81,7 @@ from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER
 from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES, HEADER_MISMATCH, INVALID_REQUEST
+from leaseway.wire.timing.running_tasks import keep_running
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
@@ -149,7 +150,8 @@ class HttpFront:
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
         self._unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
-        self._expiring = asyncio.create_task(self._sessions.expire_idle(), name="front reaper")
+        expiring = keep_running(self._sessions.expire_idle, "expire sessions")
+        self._expiring = asyncio.create_task(expiring, name="front reaper")
 
     def _on_list_changed(self, kind: str, servers: frozenset[str], client: bytes) -> None:
         """Tell the sessions that see one of the servers about a changed list."""

@@ -1,10 +1,19 @@
-"""Tasks by key, while they run, and whether a task is being cancelled."""
+"""Tasks by key, work that goes on after a failure, and whether a task is being cancelled."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from leaseway.wire.timing.backoff import RESTART
+
+_STABLE_AFTER: Final = 60.0
+"""Seconds after which a failure of work that is kept running counts as the first one again."""
+
+_logger = logging.getLogger(__name__)
 
 _K = TypeVar("_K")
 
@@ -20,6 +29,30 @@ class RunningTasks(dict[_K, asyncio.Task[Any]]):
     def _forget(self, key: _K, task: asyncio.Task[Any]) -> None:
         if self.get(key) is task:
             del self[key]
+
+
+async def keep_running(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    """Run work until it returns; log each failure and restart it with backoff, up to 30 s."""
+    clock = asyncio.get_running_loop().time
+    failures = 0
+    while True:
+        started = clock()
+        try:
+            return await work()
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            failures = failures if clock() - started < _STABLE_AFTER else 0
+            delay = RESTART.ceiling(failures)
+            failures += 1
+            _logger.error(
+                "The background work '%s' failed; it restarts in %g s, and the rest of the "
+                "process continues.",
+                name,
+                delay,
+                exc_info=error,
+            )
+        await asyncio.sleep(delay)
 
 
 def is_cancelled() -> bool:
