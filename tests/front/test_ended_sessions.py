@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,27 @@ async def test_sessions_are_forgotten_although_one_cannot_be_stopped(
             await eventually(lambda: not len(table))
         finally:
             await caller.close()
+
+
+async def test_a_session_that_is_opened_anew_while_idle_ones_are_forgotten_stays(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with front(fake) as table:
+        first, second = (table.create("", "2025-11-25", {}) for _ in range(2))
+        first.last_used = second.last_used = -math.inf
+        stop, opened = first.stop, []
+
+        async def stop_meanwhile() -> None:
+            await stop()
+            table.forget_oldest()  # for a new session at the limit
+            opened.append(table.find(second.id, ""))
+
+        monkeypatch.setattr(first, "stop", stop_meanwhile)
+        await table.check(0.0)
+        assert opened[0] is not second
+        assert list(table) == opened
+        assert await table.open(second.id, "") is opened[0]
+        await table.close()
 
 
 async def test_a_session_that_both_fronts_serve_ends_on_both() -> None:

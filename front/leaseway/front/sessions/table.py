@@ -458,10 +458,12 @@ class SessionTable:
         if not self._live:
             self._has_begun.clear()
         for live in self:
+            if self._live.get(live.id) is not live:
+                continue  # it was forgotten meanwhile, and perhaps opened anew
             if live.sealed.key in self._ended:
                 await self._release(live)
             elif now - live.last_used > self._idle and not live.is_busy:
-                self._live.pop(live.id, None)
+                del self._live[live.id]
                 self._renewals.end(live)
                 self._limits.remove(live)
                 self._forgotten.add(live.sealed.key)
