@@ -127,6 +127,30 @@ servers:
     )
 
 
+def test_patterns_that_others_match_in_part_or_with_the_same_value_are_read() -> None:
+    parsed = parse(
+        SERVERS
+        + """\
+  pay:
+    transport: stdio
+    command: x
+    risk: { pay: financial, 'pay_*': financial, 'pay_a': financial, 'p*y': mutating, '*': external }
+    rules: [ { deny: 'true', tools: ['note://secret/*', 'file:///a b', 'pay*'] } ]
+"""
+    )
+    assert not parsed.issues
+    assert len(policy(parsed, "pay").risks) == 5
+    assert policy(parsed, "pay").rules[0].tools[0] == "note://secret/*"
+
+
+def test_a_pattern_of_agents_or_servers_is_no_grant() -> None:
+    [issue] = parse(SERVERS + "tenants: { acme: { agents: { '*': { servers: [] } } } }").issues
+    assert "there are no patterns of agents" in issue.message
+    assert issue.severity == "error"
+    [issue] = parse(SERVERS + "tenants: { acme: { servers: ['*'] } }").issues
+    assert "leave out 'servers' to grant every server" in issue.message
+
+
 def test_permissions_of_a_tenant_are_its_own() -> None:
     parsed = parse(
         SERVERS
@@ -170,16 +194,25 @@ servers:
     [
         ("permissions: { allowed_paths: [../x] }", "without '..'"),
         ("permissions: { denied_paths: ['*.pem'] }", "patterns are not supported"),
+        ("permissions: { denied_paths: ['file:///etc'] }", "without a scheme"),
+        ("permissions: { denied_paths: ['$HOME/.ssh'] }", "are not resolved"),
+        ("permissions: { denied_paths: ['a/%2eenv'] }", "are not resolved"),
+        ("permissions: { denied_paths: ['.env '] }", "begins or ends with a space"),
         ("permissions: { wirte: false }", "'write'"),
         ("rules: [ 'args.path +' ]", "is not a rule: "),
         ("rules: [ 'tennant == \"a\"' ]", "undeclared reference to 'tennant'"),
         ("rules: [ { tools: [a] } ]", "needs 'deny'"),
         ("risk: { a: financal }", "can't be 'financal'"),
         ("risk: { 'a b': mutating }", "can match no tool"),
+        ("risk: { '': financial }", "it is empty; write '*'"),
+        ("risk: { '*': read_only, pay: financial }", "Write 'pay' first"),
+        ("risk: { 'p*': mutating, a: external, 'pa*': financial }", "'p*' before it matches"),
+        ("rules: [ { deny: 'true', tools: ['a b'] } ]", "can match no tool, prompt or URI"),
         ("rate_limit: 10", "such as 10/s"),
         ("rate_limit: 0/s", "such as 10/s"),
         ("quota: { calls: 10 }", "such as 10/s"),
         ("quota: { tools: { '*': { leases: 1 } } }", "not a key of limits of calls"),
+        ("quota: { tools: { '*': { calls: 9/s }, a: { calls: 1/s } } }", "counts for no tool"),
     ],
 )
 def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) -> None:

@@ -249,6 +249,8 @@ class _Combination:
         known = frozenset(key.server_id for key in self.specs) | self.log.failed
         for path, server_id in unknown_grants(self.tenants or {}, known):
             hint = _did_you_mean(server_id, known)
+            if "*" in server_id:
+                hint = " Grants have no patterns; leave out 'servers' to grant every server."
             message = f"There is no server {quoted(server_id)} to grant.{hint}"
             at = self.log.places.get(f"{path}.{server_id}") or self.log.places.get(path, START)
             where = Where(self.log).at_key(path, at)

@@ -23,7 +23,7 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.keys import Key, ListOf, OwnReader, Text, keys_of, setting
-from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter
+from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter, matches
 from leaseway.spec.policy import (
     EVERYTHING,
     OTHER_TENANTS,
@@ -36,7 +36,7 @@ from leaseway.spec.policy import (
     TenantLimits,
 )
 from leaseway.spec.rules import RuleNotCompiled, RulesNotInstalled, compile_expression
-from leaseway.wire.names import is_valid_key, is_valid_tenant
+from leaseway.wire.names import KEY_RULE, TENANT_RULE, is_valid_key, is_valid_tenant
 
 MAX_TENANTS: Final = 10_000
 MAX_AGENTS: Final = 1_000
@@ -45,6 +45,9 @@ _MAX_RULE_LENGTH: Final = 4_096
 _MAX_PATH_LENGTH: Final = 1_024
 _MAX_PATHS: Final = 100
 _RATE: Final = re.compile(r"(\d{1,9})\s*(/|per)\s*(s|second|m|minute|h|hour|d|day)")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
+_NOT_RESOLVED: Final = re.compile(r"(?:^|/)\$\{?[A-Za-z_]\w*\}?(?:/|$)|%[0-9A-Fa-f]{2}|%\w+%")
+"""Variables and percent-encoding."""
 _T = TypeVar("_T")
 _NO_MORE: Final[Mapping[str, Reader[Any]]] = {}
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -150,16 +153,29 @@ def _by_pattern(value: Reader[_T]) -> Reader[tuple[tuple[str, _T], ...]]:
 
     @reader({"type": "object", "additionalProperties": value.schema})
     def read(node: Tree, where: Where) -> tuple[tuple[str, _T], ...]:
-        values = []
-        for entry in entries_of(node, where):
+        values: list[tuple[str, _T]] = []
+        for entry in entries_of(node, where, filters.MAX_PATTERNS):
             place = where.child(entry)
             fault = filters.name_pattern_fault(entry.name)
+            if not entry.name:
+                fault = "it is empty; write '*' for every tool"
             if fault:
                 message = f"{quoted(entry.name)} can match no tool: {fault}."
                 place.error(entry.at, IssueReason.BAD_VALUE, message)
             found = value(entry.value, place)
-            if found is not None and not fault:
-                values.append((entry.name, found))
+            if found is None or fault:
+                continue
+            # `*` in a pattern matches itself, so that this finds what matches all that it does.
+            open_ended = (one for one in values if "*" in one[0])
+            before = next((one for one in open_ended if matches(one[0], entry.name)), None)
+            if before is not None and before[1] != found:
+                message = (
+                    f"{quoted(entry.name)} counts for no tool: the first pattern that matches"
+                    f" counts, and {quoted(before[0])} before it matches all of its tools. Write"
+                    f" {quoted(entry.name)} first."
+                )
+                place.error(entry.at, IssueReason.BAD_VALUE, message)
+            values.append((entry.name, found))
         return tuple(values)
 
     return read
@@ -204,8 +220,10 @@ def _expression(node: Tree, where: Where) -> str:
 
 
 def _pattern_fault(pattern: str) -> str | None:
+    if ":" in pattern:
+        return None  # of URIs, which may contain any character
     fault = filters.name_pattern_fault(pattern)
-    return f"can match no tool: {fault}." if fault else None
+    return f"can match no tool, prompt or URI: {fault}." if fault else None
 
 
 _PATTERN: Final = checked(plain_text(longest=filters.MAX_PATTERN, empty=False), _pattern_fault)
@@ -236,6 +254,12 @@ def _path_fault(path: str) -> str | None:
         fault = "patterns are not supported; name the folder"
     elif "\\" in path or not path.isprintable():
         fault = "it has a backslash or a control character"
+    elif path != path.strip():
+        fault = "it begins or ends with a space"
+    elif _ADDRESS.match(path):
+        fault = "write the path itself, without a scheme such as 'file:'"
+    elif _NOT_RESOLVED.search(path):
+        fault = "write the path itself; variables and percent-encoding are not resolved"
     else:
         return None
     return f"can't be a permitted or denied path: {fault}."
@@ -283,18 +307,25 @@ def _granted(holder: Holder) -> Reader[Mapping[str, GrantConfig]]:
     return read
 
 
-def _is_tenant(name: str) -> bool:
-    return name == OTHER_TENANTS or is_valid_tenant(name)
+def _tenant_fault(name: str) -> str:
+    return "" if name == OTHER_TENANTS or is_valid_tenant(name) else f": it has {TENANT_RULE}"
 
 
-def _is_agent(name: str) -> bool:
-    return bool(name) and is_valid_key(name)
+def _agent_fault(name: str) -> str:
+    if "*" in name:
+        return (
+            ": there are no patterns of agents. An agent without an entry has the grants of its"
+            " tenant; restrict those"
+        )
+    if not name:
+        return ": it is empty"
+    return "" if is_valid_key(name) else f": it has {KEY_RULE}"
 
 
 def _named(
     holder: Holder,
     limit: int,
-    is_valid: Callable[[str], bool],
+    fault_of: Callable[[str], str],
     more: Mapping[str, Reader[Any]] = _NO_MORE,
 ) -> Reader[Tenants]:
     """Return a reader of a mapping of names to the settings of tenants or agents.
@@ -302,7 +333,7 @@ def _named(
     Args:
         holder: Whose settings they are.
         limit: How many there may be.
-        is_valid: Whether a text can be the name of one.
+        fault_of: Returns why a text can't be the name of one, or an empty text.
         more: The readers of further keys.
     """
     readers = {"servers": _granted(holder), **more}
@@ -313,8 +344,9 @@ def _named(
         tenants: dict[str, TenantConfig] = {}
         for entry in entries_of(node, where, limit):
             place = where.child(entry)
-            if not is_valid(entry.name):
-                message = f"{quoted(entry.name)} can't be the name of {holder}."
+            fault = fault_of(entry.name)
+            if fault:
+                message = f"{quoted(entry.name)} can't be the name of {holder}{fault}."
                 place.error(entry.at, IssueReason.BAD_VALUE, message)
                 continue
             config = settings(entry.value, place)
@@ -325,8 +357,10 @@ def _named(
     return read
 
 
-_AGENTS: Final = _named(AGENT, MAX_AGENTS, _is_agent, {"limits": _CALL_LIMITS})
+_AGENTS: Final = _named(AGENT, MAX_AGENTS, _agent_fault, {"limits": _CALL_LIMITS})
 _LIMITS: Final = record_of(keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", _RATES)
 
-tenants: Final = _named(TENANT, MAX_TENANTS, _is_tenant, {"limits": _LIMITS, "agents": _AGENTS})
+tenants: Final = _named(
+    TENANT, MAX_TENANTS, _tenant_fault, {"limits": _LIMITS, "agents": _AGENTS}
+)
 """Reads `tenants:`; a mistake in it rejects the whole file."""
