@@ -8,6 +8,7 @@ text, the target of a link, or what a tool reads below a permitted folder; a san
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal
 
 from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, declared, keys_of, setting
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
+from leaseway.spec.uri_filters import spellings
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
 RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
@@ -100,8 +102,14 @@ class ArgumentRule:
         (), Key(OwnReader(), "Patterns of the names that it holds for.", default="all")
     )
 
-    def applies_to(self, tool: str) -> bool:
-        return not self.tools or passes(tool, self.tools, ())
+    def applies_to(self, name: str) -> bool:
+        """Return whether it holds for a tool, a prompt or a reading of a URI."""
+        return not self.tools or passes(name, self._patterns, ())
+
+    @functools.cached_property
+    def _patterns(self) -> tuple[str, ...]:
+        uris = [pattern for pattern in self.tools if ":" in pattern]
+        return (*self.tools, *spellings(uris)) if uris else self.tools
 
 
 @dataclass(frozen=True)

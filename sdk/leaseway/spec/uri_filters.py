@@ -57,8 +57,8 @@ class UriFilter:
         also: UriFilter | None = None,
     ) -> None:
         self._also = also
-        self._whitelist = _spellings(whitelist)
-        self._blacklist = _spellings(blacklist)
+        self._whitelist = spellings(whitelist)
+        self._blacklist = spellings(blacklist)
 
     @classmethod
     def from_names(cls, rules: NameFilter) -> UriFilter:
@@ -72,21 +72,25 @@ class UriFilter:
             return False
         if not self._whitelist and not self._blacklist:
             return True
-        readings = _readings(uri) if len(uri) <= _MAX_CACHED_LENGTH else _read(uri)
-        return bool(readings) and all(
-            passes(reading, self._whitelist, self._blacklist) for reading in readings
+        found = readings(uri)
+        return bool(found) and all(
+            passes(reading, self._whitelist, self._blacklist) for reading in found
         )
 
 
-def _read(uri: str) -> tuple[str, ...]:
+def readings(uri: str) -> tuple[str, ...]:
     """Return a URI as written and as servers may read it; empty if readers disagree."""
-    return () if standard_reading(uri) is None else _spellings([uri])
+    return _readings(uri) if len(uri) <= _MAX_CACHED_LENGTH else _read(uri)
+
+
+def _read(uri: str) -> tuple[str, ...]:
+    return () if standard_reading(uri) is None else spellings([uri])
 
 
 _readings: Final = functools.lru_cache(4_096)(_read)
 
 
-def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
+def spellings(texts: Iterable[str]) -> tuple[str, ...]:
     """Return texts as written and as servers may read them, without duplicates."""
     return tuple(
         dict.fromkeys(

@@ -115,6 +115,77 @@ async def test_rules_judge_every_method_by_its_name_and_params(bench: Bench) -> 
         assert await reason_of(caller, method, params) is expected, (method, params)
 
 
+@pytest.mark.parametrize(
+    ("uri", "allowed"),
+    [
+        ("note://open/a", True),
+        ("note://open/a%20b", True),
+        ("note://secret/a", False),
+        ("NOTE://secret/a", False),
+        ("note://open/../secret/a", False),
+        ("note://./secret/a", False),
+        ("note://%73ecret/a", False),
+        ("https://me@SECRET.example:443/a", False),
+        ("https:/secret.example/a", False),
+        ("file://other/a", False),
+    ],
+)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ArgumentRule("true", ("note://secret/*", "HTTPS://me@Secret.example/*")),
+        ArgumentRule('tool.contains("://secret")'),
+        ArgumentRule('args.uri.contains("://secret")'),
+    ],
+)
+async def test_rules_judge_a_uri_in_each_way_that_servers_may_read_it(
+    bench: Bench, uri: str, allowed: bool, rule: ArgumentRule
+) -> None:
+    await serve(bench, ServerPolicy(rules=(rule,)))
+    expected = None if allowed else Reason.PERMISSION_DENIED
+    assert await reason_of(bench.caller(), "resources/read", {"uri": uri}) is expected
+
+
+async def test_a_completion_of_a_template_is_judged_by_what_is_filled_in(bench: Bench) -> None:
+    await serve(bench, ServerPolicy(rules=(ArgumentRule("true", ("file:///secret/*",)),)))
+    caller = bench.caller()
+    for folder, allowed in (("open", True), ("secret", False), ("open/../secret", False)):
+        params = completion(TEMPLATE, "name", "a", folder=folder)
+        expected = None if allowed else Reason.PERMISSION_DENIED
+        assert await reason_of(caller, "completion/complete", params) is expected, folder
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "expected"),
+    [
+        ("prompts/get", {"name": "greet", "arguments": ["/etc/x"]}, Reason.INVALID_ARGUMENTS),
+        ("prompts/get", {"name": "greet", "arguments": None}, None),
+        ("prompts/get", {"name": "greet", "path": "/etc/x"}, Reason.PERMISSION_DENIED),
+        (
+            "completion/complete",
+            {**completion(PROMPT, "about", "a"), "context": "/etc/x"},
+            Reason.INVALID_ARGUMENTS,
+        ),
+        (
+            "completion/complete",
+            {**completion(PROMPT, "about", "a"), "context": {"arguments": ["/etc/x"]}},
+            Reason.INVALID_ARGUMENTS,
+        ),
+        (
+            "completion/complete",
+            {**completion(PROMPT, "about", "a"), "context": {"path": "/etc/x"}},
+            Reason.PERMISSION_DENIED,
+        ),
+        ("completion/complete", {**completion(PROMPT, "about", "a"), "context": None}, None),
+    ],
+)
+async def test_all_that_a_server_gets_of_a_request_is_judged(
+    bench: Bench, method: str, params: dict[str, Any], expected: Reason | None
+) -> None:
+    await serve(bench, ServerPolicy(permissions=ONLY_DATA))
+    assert await reason_of(bench.caller(), method, params) is expected
+
+
 async def test_a_grant_of_some_tools_is_none_of_prompts_and_resources(bench: Bench) -> None:
     some = NameFilter(whitelist=("echo",))
     grants = {"some": Grant(some), "agents": Grant(agents={"bot": some}), "whole": Grant()}

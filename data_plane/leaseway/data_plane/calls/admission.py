@@ -25,7 +25,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     AdmittedRequest,
     admit,
     has_only_tools,
-    judged_arguments,
+    judged_parts,
 )
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.core.tools.usage import CallUsage
@@ -232,14 +232,19 @@ class CallAdmission:
         # The params decide, not the caller's `tool`.
         call = active.call = replace(call, tool=request.name)
         if policies.is_needed:
-            active.policy = policies.find_request(tenant, call.agent, call.method, request.name)
-            if active.policy.judges_calls and not is_notice:
-                arguments, uri = judged_arguments(request)
+            names: tuple[str, ...] = ()
+            if not is_notice:
+                parts = judged_parts(request)
+                names = parts.names
                 active.judged = JudgedCall(
-                    _facts(active, tenant, call.method, arguments),
-                    extra={**_other_values(active), "request": request.meta},
-                    uri=uri,
+                    _facts(active, tenant, call.method, parts.arguments),
+                    extra={**_other_values(active), **parts.others},
+                    uri=parts.uri,
+                    names=names,
                 )
+            active.policy = policies.find_request(tenant, call.agent, call.method, names)
+            if not active.policy.judges_calls:
+                active.judged = None
         return request
 
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:

@@ -13,6 +13,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
     admit,
     compile_prompts,
+    judged_parts,
 )
 from leaseway.spec.uri_filters import UriFilter, as_read
 from leaseway.wire import bounds
@@ -80,6 +81,18 @@ def test_completions_are_limited_to_exposed_prompts_and_uris() -> None:
         with pytest.raises(Fault) as caught:
             complete(ref)
         assert caught.value.reason is Reason.TOOL_NOT_FOUND
+
+
+def test_a_server_gets_one_value_of_the_argument_that_is_being_completed() -> None:
+    known = {"path": "/etc", "other": "b"}
+    asked = ask(
+        "completion/complete",
+        ref={"type": "ref/prompt", "name": "greet"},
+        argument={"name": "path", "value": "a"},
+        context={"arguments": known},
+    )
+    assert json.loads(asked.params)["context"] == {"arguments": {"other": "b"}}
+    assert judged_parts(asked).arguments == {"path": "a", "other": "b"}
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,5 @@ def _named(
 _AGENTS: Final = _named(AGENT, MAX_AGENTS, _agent_fault, {"limits": _CALL_LIMITS})
 _LIMITS: Final = record_of(keys_of(TenantLimits), TenantLimits, "'limits' of a tenant", _RATES)
 
-tenants: Final = _named(
-    TENANT, MAX_TENANTS, _tenant_fault, {"limits": _LIMITS, "agents": _AGENTS}
-)
+tenants: Final = _named(TENANT, MAX_TENANTS, _tenant_fault, {"limits": _LIMITS, "agents": _AGENTS})
 """Reads `tenants:`; a mistake in it rejects the whole file."""

@@ -172,7 +172,7 @@ class ToolPolicies:
         only_reads = risk == "read_only" or (risk == "external" and plan.read_only)
         return ToolPolicy(
             risk=risk,
-            rules=self._numbered_rules(tool),
+            rules=self._rules_of_tool(tool),
             demands=tuple(demands),
             restrictions=self._restrictions_of(tenant, tool, schema, only_reads),
             only_reads=only_reads,
@@ -205,18 +205,21 @@ class ToolPolicies:
         demands = (demand for demand in self._demands(tenant, agent) if demand.period or not lasts)
         return ToolPolicy("read_only", demands=tuple(demands), only_reads=True)
 
-    def find_request(self, tenant: str, agent: str, method: str, name: str) -> ToolPolicy:
+    def find_request(
+        self, tenant: str, agent: str, method: str, names: tuple[str, ...]
+    ) -> ToolPolicy:
         """Return the policy of a caller's request that calls no tool.
 
         Args:
             tenant: The caller's tenant.
             agent: The caller's agent.
             method: The MCP method.
-            name: The name of the prompt, or the URI.
+            names: The name of the prompt, or the URI in all its readings. All rules hold for a
+                URI without one: it is not known how servers read it.
         """
         return replace(
             self.limits_of_request(tenant, agent, method),
-            rules=self._numbered_rules(name, remember=False),
+            rules=self._compiled_rules(names),
             restrictions=self._restrictions_of(tenant, "", None, reads=True),
         )
 
@@ -230,17 +233,19 @@ class ToolPolicies:
             for restriction in self._restrictions_of(tenant, "", None, reads=True)
         )
 
-    def _numbered_rules(self, name: str, *, remember: bool = True) -> tuple[CompiledRule, ...]:
+    def _rules_of_tool(self, name: str) -> tuple[CompiledRule, ...]:
         rules = self._rules.get(name)
         if rules is None:
-            rules = tuple(
-                CompiledRule(number, _expression(rule.expression))
-                for number, rule in enumerate(self._policy.rules, start=1)
-                if rule.applies_to(name)
-            )
-            if remember:
-                self._rules[name] = rules
+            rules = self._rules[name] = self._compiled_rules((name,))
         return rules
+
+    def _compiled_rules(self, names: tuple[str, ...]) -> tuple[CompiledRule, ...]:
+        """Return the rules that hold for one of the names, or all rules if there is none."""
+        return tuple(
+            CompiledRule(number, _expression(rule.expression))
+            for number, rule in enumerate(self._policy.rules, start=1)
+            if not names or any(map(rule.applies_to, names))
+        )
 
     def _restrictions_of(
         self, tenant: str, tool: str, schema: object, reads: bool
@@ -308,11 +313,14 @@ class JudgedCall:
         extra: Other values of the caller that reach the server: `_meta` and answers. Permissions
             judge them, rules do not; None if there are none.
         uri: The URI of a request that reads one; empty for others.
+        names: Of a request that calls no tool, the values of `tool`: more than one if servers may
+            read its URI in several ways, none if it is not known in which.
     """
 
     facts: Mapping[str, Any]
     extra: Mapping[str, Any] | None = None
     uri: str = ""
+    names: tuple[str, ...] = ()
 
 
 def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
@@ -343,7 +351,14 @@ def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
             f"{MAX_VALUES} values, or a name that differs from an argument's only in case.",
             metadata={"server": server_id},
         )
-    denying = policy.expressions.first_that_denies(facts)
+    if judged.uri and policy.rules and not judged.names:
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"The rules of server {server_id} cannot check this {_named(facts)}: servers read its "
+            "URI in different ways. Write it plainly, such as file:///path or https://host/path.",
+            metadata={"server": server_id},
+        )
+    denying = _first_that_denies(policy, judged)
     if denying is not None:
         rule = policy.rules[denying]
         number = rule.number
@@ -360,6 +375,20 @@ def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
             "may be allowed; ask the operator who configures the server.",
             metadata={"server": server_id, "rule": str(number)},
         )
+
+
+def _first_that_denies(policy: ToolPolicy, judged: JudgedCall) -> int | None:
+    """Return the index of the first rule that denies a request in one of its readings, or None."""
+    facts, names = judged.facts, judged.names
+    if len(names) <= 1:
+        return policy.expressions.first_that_denies(facts)
+    for name in names:
+        args = facts["args"]
+        read = {**args, "uri": name} if "uri" in args else args
+        denying = policy.expressions.first_that_denies({**facts, "tool": name, "args": read})
+        if denying is not None:
+            return denying
+    return None
 
 
 def why_answer_is_denied(policy: ToolPolicy, answer: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.spec.contracts import same_items
-from leaseway.spec.uri_filters import ALL_URIS, UriFilter
+from leaseway.spec.uri_filters import ALL_URIS, UriFilter, readings
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
@@ -202,24 +202,50 @@ class AdmittedRequest:
     parsed: Mapping[str, Any] = field(default_factory=dict)
 
 
-def judged_arguments(request: AdmittedRequest) -> tuple[Mapping[str, Any], str]:
-    """Return what rules and permissions judge of a request: arguments, and a URI or nothing.
+class Judged(NamedTuple):
+    """What rules and permissions judge of a request.
 
-    Of a completion for a resource template, the URI is the template with the values that are known.
+    Attributes:
+        arguments: The variable `args` of rules: the prompt's arguments, or the params.
+        names: The values of `tool` that it stands for: the name of the prompt, or the URI as
+            written and as servers may read it; none if readers of the URI disagree.
+        uri: The URI; of a completion for a resource template, the template with the values that
+            are known. Empty for a prompt.
+        others: What else of its params reaches the server. Permissions judge it, rules do not.
     """
+
+    arguments: Mapping[str, Any]
+    names: tuple[str, ...]
+    uri: str = ""
+    others: Mapping[str, Any] = {}
+
+
+def judged_parts(request: AdmittedRequest) -> Judged:
+    """Return what rules and permissions judge of a request."""
     params = request.parsed
+    others: dict[str, Any] = {"request": request.meta}
     if request.method == "prompts/get":
-        arguments = params.get("arguments")
-        return (arguments if isinstance(arguments, dict) else {}), ""
+        others |= _without(params, "name", "arguments")
+        return Judged(params.get("arguments") or {}, (request.name,), others=others)
     if request.method != "completion/complete":
-        return params, request.name
-    argument, context = params["argument"], params.get("context")
-    known = context.get("arguments") if isinstance(context, dict) else None
-    values = {**(known if isinstance(known, dict) else {}), argument["name"]: argument["value"]}
+        return Judged(params, readings(request.name), request.name, others)
+    argument = params["argument"]
+    context = params.get("context") or {}
+    known = context.get("arguments") or {}
+    values = {**known, argument["name"]: argument["value"]}
+    others |= _without(params, "ref", "argument", "context")
+    others |= {"argument": _without(argument, "value"), "ref": _without(params["ref"], "uri")}
+    others |= {"context": _without(context, "arguments")}
     if params["ref"]["type"] == "ref/prompt":
-        return values, ""
-    uri = _EXPRESSION.sub(lambda found: str(values.get(found[1], found[0])), request.name)
-    return {"values": list(values.values())}, uri.partition("{")[0]
+        return Judged(values, (request.name,), others=others)
+    filled = _EXPRESSION.sub(lambda found: str(values.get(found[1], found[0])), request.name)
+    uri = filled.partition("{")[0]
+    names = readings(uri) and tuple(dict.fromkeys((request.name, *readings(uri))))
+    return Judged({"values": list(values.values())}, names, uri, others)
+
+
+def _without(members: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name not in names}
 
 
 def admit(
@@ -264,6 +290,7 @@ def has_only_tools(server_id: str) -> Fault:
 def _read_prompt(
     prompts_resources: CompiledPromptsResources, server_id: str, params: Mapping[str, Any]
 ) -> str:
+    _check_object(params, "arguments", "arguments")
     return _prompt(prompts_resources, server_id, params.get("name"), "name")
 
 
@@ -281,6 +308,10 @@ def _read_completion(
         isinstance(argument.get(key), str) for key in ("name", "value")
     ):
         raise _invalid("argument", "is an object with a name and a value")
+    context = _check_object(params, "context", "context")
+    known = _check_object(context, "arguments", "context.arguments")
+    # The value of an argument that is being completed is not known yet: servers get one of them.
+    known.pop(argument["name"], None)
     ref = params.get("ref")
     kind = ref.get("type") if isinstance(ref, dict) else None
     if isinstance(ref, dict) and kind == "ref/prompt":
@@ -296,6 +327,16 @@ def _read_nothing(
     if params:
         raise _invalid(min(params), "is none of its params")
     return ""
+
+
+def _check_object(params: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Return a member that may be absent or null; an empty object if it is."""
+    value = params.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _invalid(where, "is an object")
+    return value
 
 
 def _prompt(
