@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -112,16 +112,30 @@ class Needs:
 
 NOTHING: Final = Needs(frozenset(), frozenset())
 
+
+class Reading(NamedTuple):
+    """What an expression uses, and compares.
+
+    Attributes:
+        needs: The facts of a call.
+        compared: The texts with which it compares variables, as (variable, text).
+    """
+
+    needs: Needs
+    compared: frozenset[tuple[str, str]]
+
+
 _Fields = Mapping[int, list[bytes]]
 _CHECKED: Final = b"type.googleapis.com/cel.expr.CheckedExpr"
 _LOOKUPS: Final = frozenset({"_[_]", "_[?_]", "_?._"})
 """Functions of a value and a key."""
 _IN: Final = "@in"
 """The function of a key and a value."""
+_COMPARISONS: Final = frozenset({"_==_", "_!=_"})
 
 
-def needs_of(serialized: bytes) -> Needs:
-    """Return the needs of an expression.
+def read_expression(serialized: bytes) -> Reading:
+    """Return what an expression uses.
 
     Args:
         serialized: Its checked form, as `google.protobuf.Any`.
@@ -132,12 +146,12 @@ def needs_of(serialized: bytes) -> Needs:
     wrapper = _fields(serialized)
     if wrapper[1] != [_CHECKED]:
         raise ValueError(f"its compiled form is {wrapper[1]!r}")
-    reading = _Reading()
-    reading.read(_fields(wrapper[2][0])[4][0])
-    return reading.needs
+    reader = _Reader()
+    reader.read(_fields(wrapper[2][0])[4][0])
+    return Reading(reader.needs, frozenset(reader.compared))
 
 
-class _Reading:
+class _Reader:
     """Collects what an expression uses."""
 
     def __init__(self) -> None:
@@ -147,6 +161,7 @@ class _Reading:
         self._texts: set[str] = set()
         self._computes_names = False
         self._remaining: list[bytes] = []
+        self.compared: set[tuple[str, str]] = set()
 
     @property
     def needs(self) -> Needs:
@@ -184,12 +199,26 @@ class _Reading:
 
     def _call(self, call: _Fields) -> None:
         function, arguments = call[2][0].decode(), call[3]
+        if function in _COMPARISONS:
+            self._compare(arguments[0], arguments[1:])
+            self._compare(arguments[1], arguments[:1])
+        elif function == _IN:
+            for members in _fields(arguments[1])[7]:
+                self._compare(arguments[0], _fields(members)[1])
         if function in _LOOKUPS:
             self._look_up_key(*arguments)
         elif function == _IN and not _fields(arguments[1])[7]:  # in a list, there is no name
             self._look_up_key(arguments[1], arguments[0])
         else:
             self._remaining += call[1] + arguments
+
+    def _compare(self, value: bytes, others: list[bytes]) -> None:
+        """Note the texts among the values with which a variable is compared."""
+        identifier = _fields(value)[4]
+        if identifier:
+            name = _fields(identifier[0])[1][0].decode()
+            texts = (text for other in others for text in _text_of(other) or ())
+            self.compared.update((name, text) for text in texts)
 
     def _map(self, entries: _Fields) -> None:
         for entry in map(_fields, entries[2]):

@@ -11,7 +11,16 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from leaseway.spec.rule_needs import NOTHING, VARIABLES, Needs, needs_of
+from leaseway.spec.rule_needs import NOTHING, VARIABLES, Needs, read_expression
+
+METHODS: Final = (
+    "tools/call",
+    "resources/read",
+    "resources/subscribe",
+    "prompts/get",
+    "completion/complete",
+)
+"""The requests that rules judge."""
 
 
 class Expression(Protocol):
@@ -20,6 +29,10 @@ class Expression(Protocol):
     @property
     def needs(self) -> Needs:
         """The facts of a call that it uses."""
+
+    @property
+    def compared(self) -> frozenset[tuple[str, str]]:
+        """The texts with which it compares variables, as (variable, text)."""
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         """Return whether a call is denied; an error in the evaluation denies it."""
@@ -50,11 +63,12 @@ _FAILURES: Final = (RuntimeError, TypeError, ValueError, OverflowError)
 
 
 class _Compiled:
-    __slots__ = ("_eval", "needs")
+    __slots__ = ("_eval", "compared", "needs")
 
-    def __init__(self, compiled: Any, needs: Needs) -> None:
+    def __init__(self, compiled: Any, needs: Needs, compared: frozenset[tuple[str, str]]) -> None:
         self._eval = compiled.eval
         self.needs = needs
+        self.compared = compared
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         try:
@@ -79,6 +93,7 @@ class DeniesAll:
     """
 
     needs: Final = NOTHING
+    compared: Final = frozenset[tuple[str, str]]()
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -141,8 +156,14 @@ def compile_expression(text: str) -> Expression:
     if kind not in (cel.Type.BOOL, cel.Type.DYN):
         raise RuleNotCompiled(f"its value is {kind}, and must be true or false")
     try:
-        needs = needs_of(compiled.serialize())
+        reading = read_expression(compiled.serialize())
     except ValueError as error:
         why = f"this version of cel-expr-python is not known to Leaseway: {error}"
         raise RuleNotCompiled(why) from None
-    return _Compiled(compiled, needs)
+    for variable, text in sorted(reading.compared):
+        if variable == "method" and text not in METHODS:
+            raise RuleNotCompiled(
+                f"it compares method with '{text[:64]}', which it never is; the methods that rules "
+                f"judge are {', '.join(METHODS)}"
+            )
+    return _Compiled(compiled, reading.needs, reading.compared)

@@ -202,6 +202,8 @@ servers:
         ("rules: [ 'args.path +' ]", "is not a rule: "),
         ("rules: [ 'tennant == \"a\"' ]", "undeclared reference to 'tennant'"),
         ("rules: [ { tools: [a] } ]", "needs 'deny'"),
+        ("rules: [ 'method == \"tools/calls\"' ]", "which it never is"),
+        ('rules: [ \'method in ["prompts/get", "prompt/get"]\' ]', "'prompt/get'"),
         ("risk: { a: financal }", "can't be 'financal'"),
         ("risk: { 'a b': mutating }", "can match no tool"),
         ("risk: { '': financial }", "it is empty; write '*'"),

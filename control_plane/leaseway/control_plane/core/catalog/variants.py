@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.policy_names import names_in, policy_problems
 from leaseway.control_plane.core.catalog.prompts_resources import (
     ResourceExposure,
     expose_recorded,
@@ -201,7 +202,8 @@ def build_good(
     spec: ServerSpec, listing: ServerListing
 ) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Apply a spec's rules to a listing."""
-    rules = spec.tools, spec.prompts, spec.resources, spec.transforms, spec.policy.rules
+    names = names_in(spec.policy)
+    rules = spec.tools, spec.prompts, spec.resources, spec.transforms, spec.policy.rules, names
     known: tuple[_Pairs, _Pairs] | None = listing.derived.get(rules)
     if known is not None:
         return _good(spec, listing, *known), ()
@@ -209,6 +211,8 @@ def build_good(
     prompts = expose_recorded(spec, listing.prompts, PROMPTS)
     problems = tools.problems + prompts.problems + resource_problems(spec, listing)
     problems += rule_problems(spec, listing)
+    exposed = {name: original for original, name in tools.exposed}
+    problems += policy_problems(spec, listing, names, exposed)
     if not problems:  # they name the server and the tenant
         _remember(listing, rules, (tools.exposed, prompts.exposed))
     return _good(spec, listing, tools.exposed, prompts.exposed), problems
