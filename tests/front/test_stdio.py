@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.system import eventually
 from tests.front.test_bounds import FakeMethods
 from tests.front.test_draining import META, Pipe
 
+from leaseway.front import stdio
+from leaseway.front.calling.requests import Request
 from leaseway.front.methods import Methods
 from leaseway.front.stdio import StdioFront
 from leaseway.sdk.testing import CallContext, FakeLeaseway
@@ -22,6 +25,8 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 class FakeHandshake:
     """Passes lines to the front."""
+
+    answered = None
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -46,6 +51,47 @@ async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> 
     os.close(target)
     with os.fdopen(source) as responses:
         assert json.loads(responses.readline())["error"]["code"] == -32602
+
+
+async def test_a_connection_whose_requests_are_all_taken_still_reads_what_ends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stdio, "_MAX_REQUESTS", 2)
+    monkeypatch.setattr(stdio, "_MAX_WAITING", 2)
+    source, target = os.pipe()
+    methods: Any = FakeMethods()
+    started, go_on = [], asyncio.Event()
+
+    async def handle(request: Request) -> bytes:
+        started.append(int(request.message.id))
+        await go_on.wait()
+        return b"{}"
+
+    methods.handle = handle
+    handshake: Any = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", handshake)
+
+    def send(method: str, **members: Any) -> Awaitable[None]:
+        message = {"jsonrpc": "2.0", "method": method, **members}
+        return asyncio.to_thread(handshake.on_line, json.dumps(message).encode())
+
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        for number in (1, 2, 3):
+            await send("ping", id=number)
+        await send("notifications/cancelled", params={"requestId": 1})
+        await eventually(lambda: started == [1, 2, 3])
+        for number in (4, 5, 6):
+            await send("ping", id=number)
+        with os.fdopen(source) as responses:
+            refused = json.loads(await asyncio.to_thread(responses.readline))
+            assert (refused["id"], refused["error"]["data"]["started"]) == (6, "no")
+            go_on.set()
+            ended = [json.loads(await asyncio.to_thread(responses.readline)) for _ in range(4)]
+            assert sorted(response["id"] for response in ended) == [2, 3, 4, 5]
+            await asyncio.to_thread(handshake.on_line, None)
+    os.close(target)
 
 
 @asynccontextmanager

@@ -39,6 +39,7 @@ from leaseway.front.handshake import (
     negotiate_version,
 )
 from leaseway.front.messages import (
+    UNAVAILABLE,
     JsonRpcError,
     batch_message,
     error_message,
@@ -55,10 +56,14 @@ from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.wire.bounds import MIB
 from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_REQUEST
 
 _MAX_REQUESTS: Final = 256
-"""In-flight requests; at the limit, reading stops until one has ended."""
+"""In-flight requests; further ones wait until one has ended."""
+_MAX_WAITING: Final = 256
+"""Requests that wait so; further ones are refused. Reading never stops: what ends a request may be
+the client's next message, a cancellation or an answer."""
 _MAX_QUEUED: Final = 16 * MIB
 """Bytes queued for a slow client; beyond it progress and log messages are dropped."""
 _MAX_HANDLES: Final = 256
@@ -73,6 +78,12 @@ _RENEWED: Final = JsonRpcError(
     INTERNAL_ERROR,
     "The client has sent `initialize` again, which ended this request. Send it again if it may be "
     "repeated.",
+)
+_TOO_MANY: Final = JsonRpcError(
+    UNAVAILABLE,
+    f"{_MAX_REQUESTS} requests of this connection are in flight, and {_MAX_WAITING} wait for them. "
+    "Send this one again when some have ended.",
+    {"reason": str(Reason.OVERLOADED), "started": "no", "retryAfter": 1.0},
 )
 _DRAINING: Final = JsonRpcError(INTERNAL_ERROR, DRAINING)
 
@@ -228,15 +239,13 @@ class StdioFront:
         if message.method == "initialize":
             await self._initialize(message)
             return None
-        await self._request_slots.acquire()
+        if len(self._tasks) >= _MAX_REQUESTS + _MAX_WAITING:
+            write(error_message(message.id, _TOO_MANY))
+            return None
         task = asyncio.create_task(self._respond(message, write))
         self._tasks.add(task)
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._request_slots.release()
 
     async def _initialize(self, message: RequestMessage, *, is_answered: bool = False) -> None:
         try:
@@ -263,8 +272,9 @@ class StdioFront:
         listener = Listener(self._writer.offer)
         running = live.begin_request(request_id, listener)
         try:
-            request = self._request(message, live, listener)
-            response = result_message(request_id, await self._methods.handle(request))
+            async with self._request_slots:
+                request = self._request(message, live, listener)
+                response = result_message(request_id, await self._methods.handle(request))
         except JsonRpcError as error:
             response = error_message(request_id, error)
         except asyncio.CancelledError:
