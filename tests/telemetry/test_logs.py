@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 from weakref import WeakValueDictionary
 
 import pytest
@@ -134,6 +137,48 @@ def test_without_a_file_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "hello" in captured.err
+
+
+@pytest.fixture
+def unread() -> Iterator[tuple[TextIO, int]]:
+    """A stream to a pipe of four pages, and the descriptor that reads it."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4 * logs._PIECE)
+    os.set_blocking(reader, False)
+    with os.fdopen(writer, "w", encoding="utf-8") as stream:
+        yield logs.unwaiting(stream), reader
+    os.close(reader)
+
+
+def test_a_line_that_nobody_reads_is_dropped_and_told(
+    unread: tuple[TextIO, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, reader = unread
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure_logging("info", "text", None, "x")
+    for number in range(40):
+        logger.info("%d %s", number, "x" * 1000)
+    first = os.read(reader, 1 << 16).decode().splitlines()
+    logger.info("again")
+    then = os.read(reader, 1 << 16).decode().splitlines()
+    kept = sum(line.endswith("x" * 1000) for line in first)
+    assert 0 < kept < 40
+    assert f"Lost {40 - kept} lines" in then[0]
+    assert then[-1].endswith("again")
+    assert len(then) == 2
+
+
+def test_a_line_that_was_cut_off_does_not_run_into_the_next(unread: tuple[TextIO, int]) -> None:
+    stream, reader = unread
+    stream.write("x" * 9 * logs._PIECE + "\n")
+    assert os.read(reader, 1 << 16) == b"x" * 4 * logs._PIECE
+    stream.write("next\n")
+    assert os.read(reader, 1 << 16) == b"\nnext\n"
+
+
+def test_a_file_is_written_as_it_is(path: Path) -> None:
+    with path.open("w") as file:
+        assert logs.unwaiting(file) is file
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])

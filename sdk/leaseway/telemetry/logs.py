@@ -13,12 +13,15 @@ import contextlib
 import json
 import logging
 import os
+import select
+import stat
 import sys
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from io import TextIOWrapper
+from io import RawIOBase, TextIOWrapper
 from logging.handlers import WatchedFileHandler
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TextIO, cast
 
 from opentelemetry import trace
 
@@ -36,6 +39,90 @@ _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None
     "taskName",
     "color_message",
 }
+
+_PIECE: Final = select.PIPE_BUF
+"""Bytes that fit into whatever a poll calls writable."""
+_PATIENCE_MS: Final = 50
+"""How long a write waits for a reader that has kept up until then."""
+
+_logger = logging.getLogger(__name__)
+
+
+class UnwaitingStream(RawIOBase):
+    """Writes to a pipe, socket or terminal, and drops what would wait for its reader.
+
+    A supervisor that stops reading a process's stderr, a desktop client that never reads it, or a
+    terminal after Ctrl-S would otherwise stop the process at its next line, for good.
+
+    Args:
+        descriptor: Where it writes; it stays open.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._lock = threading.RLock()
+        self._is_stuck = False
+        self._is_torn = False
+        self._lost = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        """Write lines; return the size of the data, whatever is dropped of it."""
+        with self._lock:
+            left = memoryview(data)
+            if self._is_torn and self._has_room():
+                self._is_torn = False
+                os.write(self._descriptor, b"\n")
+            while left and self._has_room():
+                left = left[os.write(self._descriptor, left[:_PIECE]) :]
+            if left:
+                self._lost += max(1, bytes(left).count(b"\n"))
+                self._is_torn = self._is_torn or len(left) < len(data)
+            return len(data)
+
+    def take_lost(self) -> int:
+        """Return how many lines were dropped since the last time, once they can be told."""
+        with self._lock:
+            if not self._lost or not self._has_room():
+                return 0
+            lost, self._lost = self._lost, 0
+            return lost
+
+    def _has_room(self) -> bool:
+        self._is_stuck = not self._poll.poll(0 if self._is_stuck else _PATIENCE_MS)
+        return not self._is_stuck
+
+
+def unwaiting(stream: TextIO) -> TextIO:
+    """Return a stream that writes where another does, and never waits for a reader.
+
+    A file, and a stream without a descriptor, are returned as they are.
+    """
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):
+        return stream
+    if stat.S_ISREG(mode):
+        return stream
+    stream.flush()
+    return TextIOWrapper(
+        cast("Any", UnwaitingStream(descriptor)),  # as `python -u` does: no buffer in between
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+        write_through=True,
+    )
 
 
 def open_private(path: str, flags: int) -> int:
@@ -96,7 +183,16 @@ class _SafeErrorHandler(logging.Handler):
 
 
 class _StreamHandler(_SafeErrorHandler, logging.StreamHandler):  # type: ignore[type-arg]
-    pass
+    """Tells how many lines a stream has lost, before the next one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raw = getattr(self.stream, "buffer", None)
+        lost = raw.take_lost() if isinstance(raw, UnwaitingStream) else 0
+        if lost:
+            message = "Lost %d lines, because nobody read this process's stderr."
+            details = (_logger.name, logging.WARNING, __file__, 0, message, (lost,), None)
+            super().emit(_logger.makeRecord(*details))
+        super().emit(record)
 
 
 class _FileHandler(_SafeErrorHandler, WatchedFileHandler):

@@ -24,6 +24,7 @@ from leaseway.cli.errors import FAILED, CliFailure, os_failure
 from leaseway.cli.options.common import LogOptions
 from leaseway.cli.options.identity import Credentials
 from leaseway.cli.output.tables import say
+from leaseway.telemetry.logs import unwaiting
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def run_process(
     """Run a long-running process, with its logging and tracing, and return its exit status."""
     from leaseway.telemetry.tracing import configure_telemetry
 
+    sys.stderr = unwaiting(sys.stderr)
     log.configure(f"{kind} {instance}".strip())
     raise_file_limit()
     telemetry = configure_telemetry(f"leaseway-{kind}", instance=instance)

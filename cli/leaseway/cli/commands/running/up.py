@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,6 +51,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.store import StoreOptions, store_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.cli.output.tables import say
+from leaseway.telemetry.logs import unwaiting
 from leaseway.wire import bounds
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
@@ -154,6 +156,7 @@ def up(**given: Any) -> int:
     options = _Options(**given)
     _check(options)
     options.credentials.share_keys()
+    sys.stderr = unwaiting(sys.stderr)
     options.log.configure("up")
     return asyncio.run(_Up(options).run())
 
