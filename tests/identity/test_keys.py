@@ -137,3 +137,18 @@ def test_an_invalid_record_is_named_by_its_number(tmp_path: Path) -> None:
     document["keys"].append({"id": "x", "roles": ["king"], "salt": "00", "hash": "00"})
     with pytest.raises(KeyFileError, match="Entry 2"):
         parse_keys(json.dumps(document).encode(), "keys.json")
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "known"),
+    [("revoked", "revoked_at"), ("expires", "expires_at"), ("tenat", "tenant")],
+)
+def test_a_member_that_no_record_has_is_refused_with_the_nearest(
+    tmp_path: Path, misspelt: str, known: str
+) -> None:
+    path = tmp_path / "keys.json"
+    add(path)
+    document = json.loads(path.read_text())
+    document["keys"][0][misspelt] = "2026-01-01"
+    with pytest.raises(KeyFileError, match=f"Entry 1 of .*'{misspelt}'.* Did you mean '{known}'"):
+        parse_keys(json.dumps(document).encode(), "keys.json")

@@ -210,6 +210,17 @@ def test_an_identity_file_cannot_give_such_a_role_a_tenant(
         Authenticator(identity=tmp_path / "identity.toml")
 
 
+async def test_a_callers_key_without_a_tenant_is_refused_and_costs_itself(tmp_path: Path) -> None:
+    key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    good, other = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    add_key(tmp_path / "keys.json", KeyRecord(**{**vars(record), "tenant": None}))
+    add_key(tmp_path / "keys.json", other)
+    auth = Authenticator(keys=tmp_path / "keys.json", now=lambda: NOW)
+    with pytest.raises(Fault, match="a caller needs a tenant"):
+        await auth.principal(f"Bearer {key}")
+    assert (await auth.principal(f"Bearer {good}")).tenant == "acme"
+
+
 @pytest.mark.parametrize("name", ["*", "all", "..", "a/../b", " "])
 async def test_no_credential_has_a_tenant_whose_name_means_something_else(
     folder: Path, tmp_path: Path, name: str

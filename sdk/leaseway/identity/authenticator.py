@@ -213,6 +213,12 @@ class Authenticator:
                 found = principal_for_key(self._keys, credential, self._now())
             if found is None:
                 raise self._refused_key(credential)
+            if found.tenant is None and Role.CALLER in found.roles:
+                raise unauthenticated(
+                    f"The API {found.name} cannot be used: a caller needs a tenant, and the key"
+                    " file names none. Ask an operator for another one.",
+                    found.name,
+                )
             return found
         introspector = self._introspector_for(credential)
         if introspector is not None:

@@ -27,6 +27,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
+from leaseway.wire.names import nearest
 from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 PREFIX: Final = "lwk_"
@@ -41,6 +42,20 @@ _ID_LENGTH: Final = 8
 _MAX_KEY_LENGTH: Final = 256
 _MAX_NOTE: Final = 200
 _VERSION: Final = 1
+_MEMBERS: Final = (
+    "id",
+    "roles",
+    "tenant",
+    "agent",
+    "user",
+    "salt",
+    "hash",
+    "created_at",
+    "expires_at",
+    "revoked_at",
+    "note",
+)
+"""The members of a record in the file."""
 _NO_SALT: Final = bytes(16)
 
 
@@ -218,6 +233,8 @@ def parse_keys(content: bytes, path: str) -> KeyRecords:
     for number, entry in enumerate(entries, start=1):
         try:
             record = _record(entry)
+        except _UnknownMember as error:
+            raise KeyFileError(f"Entry {number} of {path} {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise KeyFileError(f"Entry {number} of {path} is no valid key record.") from None
         keys[record.id] = record
@@ -274,7 +291,16 @@ def _digest(salt: bytes, secret: str) -> bytes:
     return hashlib.sha256(salt + secret.encode(errors="replace")).digest()
 
 
+class _UnknownMember(Exception):
+    """A record has a member that is not known; the text completes "Entry 1 of PATH "."""
+
+
 def _record(entry: Mapping[str, Any]) -> KeyRecord:
+    for name in entry:  # a misspelt `expires_at` or `revoked_at` must not let a key live on
+        if name not in _MEMBERS:
+            near = nearest(name[:64], _MEMBERS, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise _UnknownMember(f"has '{name[:64]}', which no key has.{hint}")
     expires = entry.get("expires_at")
     record = KeyRecord(
         id=_text(entry["id"]),
