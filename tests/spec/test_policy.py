@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -234,6 +235,46 @@ def test_arguments_with_a_name_that_differs_only_in_case_from_one_in_a_rule_cann
 ) -> None:
     rules = Expressions([compile_expression(text) for text in expressions])
     assert rules.can_judge(arguments) is judged
+
+
+@pytest.mark.parametrize(
+    ("expression", "arguments", "judged"),
+    [
+        (
+            "args.list.exists(x, args.big.size() == x)",
+            {"list": [1] * 1_900, "big": "x" * 4_000},
+            True,
+        ),
+        (
+            "args.list.exists(x, args.big.size() == x)",
+            {"list": [1] * 1_900, "big": "x" * 10**5},
+            False,
+        ),
+        ("args.list.all(x, args.list.all(y, x + y != ''))", {"list": ["x" * 2_000] * 200}, False),
+        ("args.all(k, args[k] != '')", {"x" * 10**6: ["y"] * 20}, False),
+        (
+            "args.list.all(x, x.startsWith('/srv/'))",
+            {"list": ["/srv/" + "x" * 4_000] * 1_900},
+            True,
+        ),
+        ("args.list.all(x, x != args.a)", {"list": [1], "a": "x", "big": "x" * 10**8}, True),
+        ("args.a.contains(args.b)", {"a": "x" * 10**5, "b": "x" * 50_000}, True),
+        ("args.a.contains(args.b)", {"a": "x" * 10**6, "b": "x" * 50_000}, False),
+        ("args.a.matches(args.b)", {"a": "x" * 5_000, "b": "x*"}, True),
+        ("args.a.matches(args.b)", {"a": "x" * 20_000, "b": "x*"}, False),
+        ("matches(args.a, args.b)", {"a": "x" * 20_000, "b": "x*"}, False),
+        ("args.a.contains('x') && args.a.matches('^x')", {"a": "x" * 10**7}, True),
+    ],
+)
+def test_arguments_whose_texts_would_take_too_long_cannot_be_judged(
+    expression: str, arguments: dict[str, object], judged: bool
+) -> None:
+    rules = Expressions([compile_expression(expression)])
+    assert rules.can_judge(arguments) is judged
+    if judged:
+        start = time.process_time()
+        rules.first_that_denies({**FACTS, "args": arguments})
+        assert time.process_time() - start < 1
 
 
 _MEMBERS = st.sampled_from(["a", "b", "ab", "tool"])

@@ -13,12 +13,23 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from leaseway.wire.bounds import MIB
+
 VARIABLES: Final = ("method", "tool", "tenant", "agent", "session", "args")
 """The variables of an expression: `args` are the call's arguments, the others are texts. `tool` is
 the name of the prompt, or the URI, if `method` is not `tools/call`."""
 
 MAX_VALUES: Final = 2_000
 """Values in the arguments that a rule uses: CEL copies each. Calls with more are denied."""
+
+MAX_WORK: Final = 16 * MIB
+"""Characters of texts that the loops of rules may read for a call: some 50 ms. Calls whose texts
+could cost more are denied: CEL limits the steps of a loop, and not what one of them reads."""
+_MAX_STEPS: Final = 10_000
+"""Steps of all loops of a rule, by CEL itself."""
+_SEARCHES: Final = {"contains": 800, "matches": 4}
+"""Functions that search a text for another one: the square of their length, divided by this, is how
+many characters one of them reads at worst."""
 
 _ARGUMENTS: Final = "args"
 _CONTAINERS: Final = (dict, list)
@@ -31,34 +42,80 @@ class Needs:
         names: Variables besides `args`.
         members: Members of `args`; None for all.
         inner: Names that are looked up inside the members, or anywhere in `args` if it needs all.
+        loops: How many loops an expression has.
+        searches: The functions that search texts of a caller for others of his.
     """
 
-    __slots__ = ("_folded", "_inner", "_inner_folded", "_members", "_names")
+    __slots__ = (
+        "_folded",
+        "_inner",
+        "_inner_folded",
+        "_loops",
+        "_members",
+        "_names",
+        "_searches",
+    )
 
     def __init__(
         self,
         names: frozenset[str],
         members: frozenset[str] | None,
         inner: frozenset[str] = frozenset(),
+        *,
+        loops: int = 0,
+        searches: frozenset[str] = frozenset(),
     ) -> None:
         self._names = names
         self._members = members
         self._inner = inner
+        self._loops = loops
+        self._searches = searches
         self._folded = frozenset(name.casefold() for name in members or ())
         self._inner_folded = frozenset(name.casefold() for name in inner)
 
     def __or__(self, other: Needs) -> Needs:
         mine, others = self._members, other._members
-        inner = self._inner | other._inner
+        names, inner = self._names | other._names, self._inner | other._inner
         if mine is not None and others is not None:
-            return Needs(self._names | other._names, mine | others, inner)
-        return Needs(self._names | other._names, None, inner | (mine or others or frozenset()))
+            members: frozenset[str] | None = mine | others
+        else:
+            members, inner = None, inner | (mine or others or frozenset())
+        loops = max(self._loops, other._loops)
+        return Needs(names, members, inner, loops=loops, searches=self._searches | other._searches)
 
     def are_met_by(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether rules can judge arguments: they are few, and have no similar names.
+        """Return whether rules can judge arguments.
 
-        Some servers read a member by its name in any case, which a rule does not see.
+        They are few, have no similar names, and no texts that take too long. Some servers read a
+        member by its name in any case, which a rule does not see.
         """
+        if not self._are_clear(arguments):
+            return False
+        return not (self._loops or self._searches) or self._cost_little(arguments)
+
+    def _cost_little(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether loops and searches read few characters of the arguments that are used."""
+        members = self._members
+        used: list[Any] = [arguments]
+        if members is not None:
+            used = [value for name, value in arguments.items() if name in members]
+        count = longest = 0
+        while used:
+            value = used.pop()
+            count += 1
+            if isinstance(value, str):
+                longest = max(longest, len(value))
+            elif isinstance(value, dict):
+                longest = max(longest, *map(len, value), 0)
+                used.extend(value.values())
+            elif isinstance(value, list):
+                used.extend(value)
+        steps: int = min(_MAX_STEPS, count**self._loops)
+        work = longest + sum(longest * longest / _SEARCHES[name] for name in self._searches)
+        return steps * work <= MAX_WORK
+
+    def _are_clear(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether arguments are few, and have no name like one that is looked up."""
         members = self._members
         if members is None:
             return self._is_clear(arguments)
@@ -159,6 +216,8 @@ class _Reader:
         self._members: set[str] = set()
         self._looked_up: set[str] = set()
         self._texts: set[str] = set()
+        self._loops = 0
+        self._searches: set[str] = set()
         self._computes_names = False
         self._remaining: list[bytes] = []
         self.compared: set[tuple[str, str]] = set()
@@ -167,9 +226,11 @@ class _Reader:
     def needs(self) -> Needs:
         inner = self._looked_up | self._texts if self._computes_names else self._looked_up
         names = frozenset(self._names - {_ARGUMENTS})
+        members: frozenset[str] | None = frozenset(self._members)
         if _ARGUMENTS in self._names:  # as a whole
-            return Needs(names, None, frozenset(inner | self._members))
-        return Needs(names, frozenset(self._members), frozenset(inner))
+            members, inner = None, inner | self._members
+        searches = frozenset(self._searches)
+        return Needs(names, members, frozenset(inner), loops=self._loops, searches=searches)
 
     def read(self, expression: bytes) -> None:
         self._remaining.append(expression)
@@ -194,6 +255,7 @@ class _Reader:
                 self._map(content)
             case 9:  # a macro: it may go through the names of a map, and compare them with texts
                 self._computes_names = True
+                self._loops += 1
                 for part in (2, 4, 5, 6, 7):
                     self._remaining += content[part]
 
@@ -205,6 +267,8 @@ class _Reader:
         elif function == _IN:
             for members in _fields(arguments[1])[7]:
                 self._compare(arguments[0], _fields(members)[1])
+        if function in _SEARCHES and _text_of(arguments[-1]) is None:
+            self._searches.add(function)
         if function in _LOOKUPS:
             self._look_up_key(*arguments)
         elif function == _IN and not _fields(arguments[1])[7]:  # in a list, there is no name

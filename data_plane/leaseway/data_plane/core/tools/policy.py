@@ -348,7 +348,8 @@ def judge(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
         raise Fault(
             Reason.PERMISSION_DENIED,
             f"The rules of server {server_id} cannot check this {_named(facts)}: it has more than "
-            f"{MAX_VALUES} values, or a name that differs from an argument's only in case.",
+            f"{MAX_VALUES} values, texts that take too long to search, or a name that differs from "
+            "an argument's only in case.",
             metadata={"server": server_id},
         )
     if judged.uri and policy.rules and not judged.names:
