@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Annotated, Any, Optional
 
 import pytest
@@ -252,7 +253,9 @@ def test_an_overridden_tool_is_listed_once() -> None:
         ([Tool("a b")], "a tool named 'a b'; a name is"),
         ([Tool("a"), Tool("a")], "a tool named 'a' twice"),
         ([{"name": "a", "input": {}}], "has an invalid tool: .*\n*inputSchema"),
-        ([lambda *words: words], "tool named '<lambda>'|'words' of tool"),
+        ([lambda words: words], "a tool named '<lambda>'; a name is"),
+        ([partial(max, 1)], "a tool named ''; a name is"),
+        ([max], "The tool 'max' cannot be made of its signature"),
     ],
 )
 def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:
@@ -275,6 +278,18 @@ def test_parameters_that_the_package_cannot_tell_apart_are_an_error() -> None:
 
     with pytest.raises(TypeError, match="The parameter 'json' of tool 'odd' cannot be"):
         tools_of(Shop(), [odd])
+
+
+def test_numbers_and_levels_that_no_caller_could_read_are_errors() -> None:
+    with pytest.raises(ValueError, match="finite numbers, not nan"):
+        Shop().report_progress(float("nan"))
+    with pytest.raises(ValueError, match="the level 'WARN' is none of debug, info"):
+        Shop().log("WARN", "late")
+
+
+def test_what_is_no_method_cannot_be_marked() -> None:
+    with pytest.raises(TypeError, match="@tool marks methods, and no property"):
+        tool(property(len))  # type: ignore[call-overload]
 
 
 def test_a_type_without_a_json_schema_is_an_error() -> None:

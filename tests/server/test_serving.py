@@ -179,6 +179,7 @@ async def test_a_blocking_tool_does_not_block_async_tools() -> None:
         ),
         ("weather", "BadHint", "weather.py, line {hinted}: name 'Unknown' is not defined"),
         ("weather", "BadStart", ", in start: ValueError: no such database"),
+        ("weather", "Quits", "Set WEATHER_KEY."),
         ("broken", "Weather", "broken.py, line 2: SyntaxError: invalid syntax"),
         ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
     ],
@@ -234,6 +235,26 @@ async def test_an_unsendable_result_or_exit_fails_only_its_call() -> None:
         told = await client.call_tool("fails_in_a_task", {"is_told": True})
         assert text(told) == "There is no such city."
         assert text(await client.call_tool("fixed", {"number": 1})) == "1"
+
+
+async def test_synchronous_methods_share_one_thread_and_what_belongs_to_it() -> None:
+    async with served("Threaded") as client:
+        answers = [client.call_tool("answer", {}) for _ in range(8)]
+        assert {text(answer) for answer in await asyncio.gather(*answers)} == {"42"}
+
+
+async def test_a_tool_that_cancels_its_own_task_fails_alone() -> None:
+    async with served("Threaded") as client:
+        result = await client.call_tool("cancels_itself", {})
+        assert ", in cancels_itself: CancelledError" in text(result)
+        assert text(await client.call_tool("answer", {})) == "42"
+
+
+async def test_a_notification_that_belongs_to_no_call_is_told_of_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "err"
+    async with served("Threaded", errlog=log) as client:
+        assert text(await client.call_tool("reports_from_a_thread", {})) == "done"
+    assert "belongs to no call and is dropped" in log.read_text()
 
 
 async def test_a_generator_runs_in_a_thread_and_its_items_become_a_list() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import sqlite3
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -177,6 +179,38 @@ class Harsh(BaseMCPServer):
     @classmethod
     def a_class_one(cls, number: int) -> str:
         return f"{cls.server_name} {number}"
+
+
+class Threaded(BaseMCPServer):
+    """What belongs to a thread, and tasks that cancel themselves."""
+
+    server_name = "threaded"
+
+    def start(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+
+    @tool
+    def answer(self) -> int:
+        return int(self.database.execute("select 42").fetchone()[0])
+
+    @tool
+    async def cancels_itself(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    @tool
+    def reports_from_a_thread(self) -> str:
+        thread = threading.Thread(target=self.report_progress, args=(1,))
+        thread.start()
+        thread.join()
+        return "done"
+
+
+class Quits(Weather):
+    async def start(self) -> None:
+        sys.exit("Set WEATHER_KEY.")
 
 
 class ByName(BaseMCPServer):

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK: Final = "_leaseway_tool"
+_LEVELS: Final = (
+    *("debug", "info", "notice", "warning"),
+    *("error", "critical", "alert", "emergency"),
+)
 
 
 class ToolError(Exception):
@@ -108,7 +113,10 @@ def tool(function: Any = None, **marks: Unpack[_Marks]) -> Any:
     """
     if function is None:
         return partial(tool, **marks)
-    setattr(_function_of(function), _MARK, marks)
+    try:
+        setattr(_function_of(function), _MARK, marks)
+    except AttributeError:
+        raise TypeError(f"@tool marks methods, and no {type(function).__name__}") from None
     return function
 
 
@@ -200,12 +208,28 @@ class BaseMCPServer(ABC):
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report the progress of the current call to its caller; callable from any method."""
+        """Report the progress of the current call to its caller.
+
+        Callable from any method, and from threads that have the context of the call, as those of
+        `asyncio.to_thread` have; another gets it by `contextvars.copy_context().run`.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        for number in (progress, total):
+            if number is not None and not isfinite(number):
+                raise ValueError(f"progress is told in finite numbers, not {number!r}")
         params = {"progress": progress, "total": total, "message": message}
         self._notify("notifications/progress", params)
 
     def log(self, level: str, data: Any) -> None:
-        """Send the caller a log message; `level` is one of MCP's, such as `warning`."""
+        """Send the caller a log message; callable as `report_progress` is.
+
+        Raises:
+            ValueError: The level is none of MCP's.
+        """
+        if level not in _LEVELS:
+            raise ValueError(f"the level {level!r:.80} is none of {', '.join(_LEVELS)}")
         self._notify("notifications/message", {"level": level, "data": data})
 
     def _notify(self, method: str, params: Mapping[str, Any]) -> None:

@@ -175,12 +175,23 @@ def _tool_of_method(function: Callable[..., Any], run: Run) -> McpTool:
     async def call(**arguments: Any) -> Any:
         return await run(partial(function, **arguments))
 
-    name, about = function.__name__, inspect.getdoc(function)
-    marks: Mapping[str, Any] = {"name": name, "description": about, **find_marks(function)}
+    name, about = getattr(function, "__name__", ""), inspect.getdoc(function)
+    marks = {"name": name, "description": about, **find_marks(function)}
+    place = location_of(function)
+    if not is_valid_name(marks["name"]):
+        raise DefinitionError(
+            f"{place}list_tools() has a tool named {marks['name']!r:.80}; a name is 1 to 64 of"
+            " a-z, A-Z, 0-9, '_' and '-', such as @tool(name=\"forecast\") gives to a lambda or a"
+            " partial function."
+        )
     try:
         return describe_function(call, inspect.signature(function, eval_str=True), **marks)
     except (NameError, DefinitionError) as error:
-        raise DefinitionError(f"{location_of(function)}{error}") from None
+        raise DefinitionError(f"{place}{error}") from None
+    except Exception as error:  # noqa: BLE001 - type hints and defaults raise what they like
+        reason = f"{type(error).__name__}: {error}"
+        text = f"The tool {marks['name']!r} cannot be made of its signature: {reason:.300}"
+        raise DefinitionError(f"{place}{text}") from None
 
 
 def describe_function(
@@ -209,6 +220,8 @@ def describe_function(
             extra = "allow"
         elif parameter.kind not in _NAMED or key.startswith("_") or is_taken:
             reason = "arguments have names, which do not start with '_' and are none of pydantic's"
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                key, reason = f"*{key}", "arguments have names. A decorator needs functools.wraps"
             raise _no_argument(name, key, reason)
         elif parameter.annotation is inspect.Parameter.empty:
             named[key] = parameter.replace(annotation=Any)  # the package would call it a text
@@ -242,9 +255,12 @@ def _wrapped(name: str, hint: Any, made: FuncMetadata) -> dict[str, Any]:
     """Return fields of the metadata for a result whose class has no type hints, or none.
 
     The package gives such results no schema, though pydantic writes dates, paths, decimals and
-    enums as JSON. A plain list or tuple may hold media, which are content and no data.
+    enums as JSON, or that of an empty object, as to URLs. A plain list or tuple may hold media,
+    which are content and no data.
     """
-    if made.output_model is not None or not isinstance(hint, type):
+    if not isinstance(hint, type):
+        return {}
+    if made.output_model is not None and (made.wrap_output or made.output_schema != _empty(made)):
         return {}
     if hint in (object, list, tuple) or issubclass(hint, _SCHEMALESS):
         return {}
@@ -254,6 +270,11 @@ def _wrapped(name: str, hint: Any, made: FuncMetadata) -> dict[str, Any]:
     except PydanticUserError:
         return {}
     return {"output_model": output, "output_schema": schema, "wrap_output": True}
+
+
+def _empty(made: FuncMetadata) -> dict[str, Any]:
+    """Return the schema of an object without properties, as the package writes it."""
+    return {**(made.output_schema or {}), "type": "object", "properties": {}}
 
 
 def _no_argument(tool: str, parameter: str, reason: str) -> DefinitionError:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+import anyio
+
 from leaseway.server.base import ToolError
 
 RAISED: Final = "leaseway.server: a call raised: "
@@ -39,9 +41,10 @@ class HandlerExitError(Exception):
 def contained_exits() -> Iterator[None]:
     """Raise `HandlerExitError` for exceptions that would end the server instead of the call.
 
-    A handler may await a cancelled task, raise `KeyboardInterrupt`, or call `sys.exit()`. A
-    `CancelledError` passes only if the current task is being cancelled, and a `GeneratorExit` if
-    the loop has ended, which closes what still waits.
+    A handler may await a cancelled task or cancel its own, raise `KeyboardInterrupt`, or call
+    `sys.exit()`. A `CancelledError` passes only if the request is cancelled, which the official
+    package does by a cancel scope, and a `GeneratorExit` if the loop has ended, which closes what
+    still waits.
     """
     try:
         yield
@@ -52,8 +55,11 @@ def contained_exits() -> Iterator[None]:
             task = asyncio.current_task()
         except RuntimeError:
             raise error from None
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
+        if isinstance(error, asyncio.CancelledError) and task is not None:
+            if anyio.get_current_task().has_pending_cancellation():
+                raise
+            while task.cancelling():  # by the handler itself
+                task.uncancel()
         raise HandlerExitError(str(error) or type(error).__name__) from error
 
 
@@ -68,6 +74,14 @@ def cause_of(error: BaseException) -> BaseException:
         return error
     causes = [cause_of(member) for member in error.exceptions]
     return next((cause for cause in causes if not isinstance(cause, ToolError)), causes[0])
+
+
+def text_of(error: BaseException) -> str:
+    """Return the message of an error, which has none if its class cannot tell it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a `__str__` of the server raises what it likes
+        return ""
 
 
 def location_of(function: Callable[..., Any]) -> str:
@@ -90,7 +104,7 @@ def describe(
         function: The function of the server whose result caused the error, if known.
     """
     error = cause_of(error)
-    text = " ".join(str(error).split())[:_MAX_TEXT]
+    text = " ".join(text_of(error).split())[:_MAX_TEXT]
     if isinstance(error, DefinitionError):
         return text
     place = location_of(function) if function else ""

@@ -65,7 +65,10 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str) -> int:
     except BaseException as error:  # noqa: BLE001 - the process ends with a sentence
         cause = cause_of(error)
         if isinstance(cause, SystemExit):
-            return cause.code if isinstance(cause.code, int) else 1
+            if cause.code is None or isinstance(cause.code, int):
+                return cause.code or 0
+            print(cause.code, file=sys.stderr)  # noqa: T201 - as Python does itself
+            return 1
         error = cause
         if not isinstance(error, DefinitionError):
             traceback.print_exception(error)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, redirect_stdout
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -39,6 +41,7 @@ from leaseway.server.faults import (
     location_of,
 )
 
+_logger = logging.getLogger(__name__)
 _MAX_QUEUED: Final = 64
 _MAX_ITEMS: Final = 100_000
 
@@ -81,7 +84,14 @@ _request: contextvars.ContextVar[_Notifications | None] = contextvars.ContextVar
 
 
 class StdioNotifier:
-    """The transport of a server; its methods may be called from any thread."""
+    """The transport of a server; its methods may be called from any thread.
+
+    Which call a notification belongs to, only the context says: to guess it by the calls in flight
+    could tell one caller of the work of another.
+    """
+
+    def __init__(self) -> None:
+        self._has_warned = False
 
     @property
     def transport_type(self) -> str:
@@ -94,6 +104,14 @@ class StdioNotifier:
         request = _request.get()
         if request is not None:
             request.add(method, params)
+        elif not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "A %s from the thread %r belongs to no call and is dropped, as are later ones. A"
+                " thread that a tool starts gets its call by contextvars.copy_context().run.",
+                method,
+                threading.current_thread().name,
+            )
 
 
 class _Served(MCPServer[None]):
@@ -114,8 +132,10 @@ class _Served(MCPServer[None]):
         )
         self._server = server
         self._module = module
-        # Methods that are not async never run concurrently.
-        self._one_thread = anyio.CapacityLimiter(1)
+        # Methods that are not async never run concurrently, and always in the same thread, to which
+        # what they open may belong, such as a connection of sqlite3.
+        self._one_thread = ThreadPoolExecutor(1, "server-thread")
+        self._turn = asyncio.Lock()
         server.register(self)
         self._registered = self._tool_manager.list_tools()
 
@@ -158,7 +178,7 @@ class _Served(MCPServer[None]):
 
     async def list_resources(self) -> list[types.Resource]:
         own = await self._run(self._server.list_resources)
-        listed = [types.Resource.model_validate(vars(resource)) for resource in own]
+        listed = [types.Resource.model_validate(_fields(resource)) for resource in own]
         return [*listed, *await super().list_resources()]
 
     async def read_resource(
@@ -174,7 +194,8 @@ class _Served(MCPServer[None]):
                 f"{location_of(read)}read_resource() returned a {returned}; return text or bytes."
             )
         own = await self._run(self._server.list_resources)
-        mime_type = next((item.mime_type for item in own if item.uri == str(uri)), None)
+        listed = [types.Resource.model_validate(_fields(resource)) for resource in own]
+        mime_type = next((item.mime_type for item in listed if item.uri == str(uri)), None)
         return [ReadResourceContents(content, mime_type)]
 
     async def _run(self, function: Callable[[], Any]) -> Any:
@@ -192,9 +213,11 @@ class _Served(MCPServer[None]):
             return await returned if inspect.isawaitable(returned) else returned
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        return await anyio.to_thread.run_sync(
-            partial(_without_close, function), limiter=self._one_thread
-        )
+        in_context = partial(contextvars.copy_context().run, _without_close, function)
+        async with self._turn:
+            running = asyncio.get_running_loop().run_in_executor(self._one_thread, in_context)
+            with anyio.CancelScope(shield=True):  # the next method waits until this one has ended
+                return await running
 
     async def _guard(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
@@ -240,10 +263,13 @@ async def serve(build: Callable[[StdioNotifier], BaseMCPServer], module: str) ->
 
 
 def _without_close(function: Callable[[], Any]) -> Any:
-    """Call a function; its `GeneratorExit` would close the coroutine that waits for the thread."""
+    """Call a function for a coroutine that waits for the thread.
+
+    `GeneratorExit` would close the coroutine, and no future can have a `StopIteration`.
+    """
     try:
         return function()
-    except GeneratorExit as error:
+    except (GeneratorExit, StopIteration) as error:
         raise HandlerExitError(type(error).__name__) from error
 
 
@@ -260,6 +286,11 @@ def _checked(items: list[Any]) -> list[Any]:
     if len(items) > _MAX_ITEMS:
         raise ToolError(f"The tool yields more than {_MAX_ITEMS:,} parts.")
     return items
+
+
+def _fields(resource: Any) -> Any:
+    """Return the fields of a resource, which may be a mapping in MCP's form, as a tool may."""
+    return resource if isinstance(resource, Mapping) else vars(resource)
 
 
 def _sendable(text: object) -> str:
