@@ -213,7 +213,7 @@ def test_a_transport_has_many_spellings(entry: dict[str, object], transport: str
     [
         ({}, "MISSING_KEY"),
         ({"type": "carrier-pigeon", "command": "x"}, "UNSUPPORTED_TRANSPORT"),
-        ({"command": ["x"]}, "WRONG_TYPE"),
+        ({"command": [["x"]]}, "WRONG_TYPE"),
         ({"command": "x", "args": ["${input:dir}"]}, "CLIENT_INPUT"),
         ("x", "WRONG_TYPE"),
     ],

@@ -5,11 +5,18 @@ A key that is none of these, but whose name looks like a restriction, refuses it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from leaseway.control_plane.config.formats.tool_rules import folded
-from leaseway.control_plane.config.tree.yaml_tree import Items, Table, TableEntry, Tree
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Table,
+    TableEntry,
+    Tree,
+)
 
 RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",
@@ -27,6 +34,8 @@ RENAMED: Final[Mapping[str, str]] = {
     "http_headers": "headers",
     "httpHeaders": "headers",
     "requestHeaders": "headers",
+    "static_headers": "headers",
+    "staticHeaders": "headers",
 }
 """Keys of clients by the native key that they are spellings of."""
 
@@ -53,7 +62,15 @@ APPROVAL_MODES: Final = frozenset(
 )
 """Folded keys whose values say whether a person is asked."""
 
-NESTED: Final = frozenset({"options", "toolconfiguration", "requestoptions"})
+CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
+    "bearertoken": ("Authorization", "Bearer {}"),
+    "basic": ("Authorization", "Basic {}"),
+    "authorization": ("Authorization", "{}"),
+    "apikey": ("X-API-Key", "{}"),
+}
+"""Kinds of credentials, of which a file has the value alone: the header, and its text."""
+
+NESTED: Final = frozenset({"options", "toolconfiguration", "requestoptions", "requestinit"})
 """Folded keys of mappings whose members count as keys of the server."""
 
 _GRANT: Final = (
@@ -70,7 +87,7 @@ HARMLESS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             *("alwaysallow", "autoapprove", "autoapproval", "autoapprovetools", "autoallow"),
-            *("alwaysapprove", "trust", "trusted", "autoapproved"),
+            *("alwaysapprove", "trust", "trusted", "istrusted", "autoapproved"),
         ),
         _GRANT,
     ),
@@ -118,10 +135,38 @@ _WORDS: Final = (
 )
 
 
+_ADDED: Final = re.compile(
+    "sandbox|restrict|readonly|block|den(?:y|ied)|disable|disallow|exclu|forbid|hid(?:e|den)"
+)
+"""How the name of a key begins that restricts something only if it is on, or lists something."""
+
+
 def looks_restrictive(name: str) -> bool:
     """Return whether a key, by its name, may say what the server or its caller may not do."""
     key = folded(name)
     return key not in HARMLESS and any(word in key for word in _WORDS)
+
+
+def may_restrict(entry: TableEntry) -> bool:
+    """Return whether a key may say what the server or its caller may not do.
+
+    One that adds a restriction, such as `sandboxEnabled`, adds none if it is off or empty.
+    """
+    if not looks_restrictive(entry.name):
+        return False
+    key = folded(entry.name)
+    adds_one = _ADDED.match(key) is not None and len(_ADDED.findall(key)) == 1
+    return not (adds_one and _is_off(entry.value))
+
+
+def _is_off(node: Tree) -> bool:
+    match node:
+        case Leaf():
+            return node.value is None or node.value is False or node.value == ""
+        case Items():
+            return not node.items
+        case Table():
+            return not node.entries
 
 
 def restrictive_members(node: Tree) -> Iterator[TableEntry]:
@@ -129,7 +174,7 @@ def restrictive_members(node: Tree) -> Iterator[TableEntry]:
     match node:
         case Table():
             for entry in node.entries:
-                if looks_restrictive(entry.name):
+                if may_restrict(entry):
                     yield entry
                 elif folded(entry.name) not in HARMLESS:
                     yield from restrictive_members(entry.value)

@@ -9,21 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import ClientForm, find
 from leaseway.control_plane.config.formats.client_keys import (
     APPROVAL_MODES,
+    CREDENTIALS,
     HARMLESS,
     NESTED,
     READ_ONLY,
     RENAMED,
     SECONDS,
-    looks_restrictive,
+    may_restrict,
     restrictive_members,
 )
 from leaseway.control_plane.config.formats.client_oauth import is_login, login_of
+from leaseway.control_plane.config.formats.client_values import (
+    below_home,
+    pairs_of,
+    split,
+    words_of,
+)
 from leaseway.control_plane.config.formats.client_variables import (
     is_of_client,
     with_native_variables,
@@ -49,7 +57,14 @@ from leaseway.control_plane.config.layers.document import (
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
-from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+    Tree,
+)
 from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.remote import RemotePart
 
@@ -73,6 +88,8 @@ _WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", 
 _PREFERRED: Final = ("httpUrl", "type")
 """Of several spellings of one native key, these count."""
 _MILLISECONDS: Final = 1_000.0
+_MISSPELT: Final = 0.8
+"""Similarity from which a key without a meaning counts as a misspelt one."""
 _LIST_FILTERS: Final = frozenset({"prompts", "resources"})
 _OWN_COMMAND: Final = re.compile(r"leaseway(?:-mcp)?(?:[@=<>~!\[].*)?(?:\.exe)?")
 
@@ -153,11 +170,7 @@ class ClientServer:
                 pass
             elif key in SECONDS:
                 self._add_timeout(member, where)
-            elif key in ("bearertokenenvvar", "envhttpheaders"):
-                self._refer_to_headers(member)
-            elif key in ("envvars", "envkeys"):
-                self._refer_to_variables(member, where)
-            elif key == "name" and _is_named(self._entry, member.value):
+            elif self._refer(member, key, where) or _is_named(self._entry, member):
                 pass
             elif is_login(member):
                 self._login = member
@@ -170,6 +183,20 @@ class ClientServer:
                 self._reject_or_warn(member, where)
         except NotUnderstood as error:
             report_not_understood(error, member.name, where)
+
+    def _refer(self, member: TableEntry, key: str, where: Where) -> bool:
+        """Take over a key that holds or names variables or credentials; return whether it does."""
+        if key in ("bearertokenenvvar", "envhttpheaders"):
+            self._refer_to_headers(member)
+        elif key in ("envvars", "envkeys"):
+            self._refer_to_variables(member, where)
+        elif key == "bearertoken":
+            self._add_credential(member, key, where)
+        elif key == "authvalue":
+            self._add_credential(member, _auth_type_of(self._entry), where)
+        else:
+            return key == "authtype" and self._entry.member("auth_value") is not None
+        return True
 
     def _restrict(self, member: TableEntry, key: str) -> bool:
         """Take over a key that is known to restrict; return whether it is one."""
@@ -188,6 +215,8 @@ class ClientServer:
         return True
 
     def _switch(self, value: Leaf, on: bool) -> None:
+        if str(value.value).lower() in ("true", "false"):
+            value = replace(value, value=str(value.value).lower() == "true")
         if isinstance(value.value, bool) and not on:
             value = replace(value, value=not value.value)
         # Off counts if one of several switches says so; a bad value is reported when it is read.
@@ -232,6 +261,17 @@ class ClientServer:
             return
         headers += [_reference(header.name, "env", header.value) for header in member.members]
 
+    def _add_credential(self, member: TableEntry, kind: str, where: Where) -> None:
+        """Add a credential that has a key of its own as the header that carries it."""
+        value = with_native_variables(member.value, where, self._form)
+        header = CREDENTIALS.get(kind)
+        if header is None or not isinstance(value, Leaf) or not isinstance(value.value, str):
+            self._reject_or_warn(member, where)
+            return
+        name, text = header[0], header[1].format(value.value)
+        leaf = Leaf(member.value.at, text, text)
+        self._referred["headers"].append(TableEntry(name, member.at, leaf))
+
     def _refer_to_variables(self, member: TableEntry, where: Where) -> None:
         """Add variables that the file only names: Codex's `env_vars`, Goose's `env_keys`.
 
@@ -269,7 +309,13 @@ class ClientServer:
             return
         value = member.value
         if name == "command":
-            value = self._command(value, where)
+            value = below_home(self._command(value, where))
+        elif name == "args":
+            value = self._arguments(value, where)
+        elif name in ("env", "headers"):
+            value = pairs_of(value)
+        elif name == "cwd":
+            value = below_home(value)
         elif name == "transport":
             found = _transport(value)
             if found is None:
@@ -283,13 +329,20 @@ class ClientServer:
 
     def _command(self, node: Tree, where: Where) -> Tree:
         """Return a command's program; add the arguments of one that is written as a list."""
-        is_opencode = self._entry.member("args") is None and _type_of(self._entry) == "local"
-        if isinstance(node, Items) and node.items and is_opencode:
+        has_args = self._entry.member("args") is not None
+        if isinstance(node, Items) and node.items and not has_args:
             program, *rest = node.items
-            if rest:
-                args = with_native_variables(Items(node.at, tuple(rest)), where, self._form)
-                self._native["args"] = TableEntry("args", node.at, args)
+            self._add_arguments(rest, node.at, where)
             return program
+        words = words_of(node)
+        if words is not None and len(words) > 1 and not has_args:
+            message = (
+                f"{quoted(where.key)} is a whole command line: its first word is taken as the"
+                " program, the others as its arguments. Write them in 'args'."
+            )
+            where.warning(node.at, IssueReason.BAD_VALUE, message)
+            self._add_arguments(words[1:], node.at, where)
+            return words[0]
         if isinstance(node, Table):  # Zed's {path, args, env}
             parts = {entry.name: entry for entry in node.entries}
             for name in ("args", "env"):
@@ -302,22 +355,38 @@ class ClientServer:
                 return parts["path"].value
         return node
 
+    def _add_arguments(self, words: Sequence[Tree], at: Position, where: Where) -> None:
+        if words:
+            args = with_native_variables(Items(at, tuple(words)), where, self._form)
+            self._native["args"] = TableEntry("args", at, args)
+
+    def _arguments(self, node: Tree, where: Where) -> Tree:
+        """Return arguments that are written as one text as a list."""
+        words = split(node) if isinstance(node, Leaf) and isinstance(node.value, str) else None
+        if words is None:
+            return node
+        message = (
+            f"{quoted(where.key)} is one text: its words are taken as the arguments. Write a list."
+        )
+        where.warning(node.at, IssueReason.BAD_VALUE, message)
+        return Items(node.at, words)
+
     def _reject_or_warn(self, member: TableEntry, where: Where) -> None:
         key = folded(member.name)
         if key in HARMLESS:
             self._warn(member, where, HARMLESS[key])
             return
-        if looks_restrictive(member.name):
+        if may_restrict(member):
             raise NotUnderstood(member.at, "its meaning is not known")
         nested = next(restrictive_members(member.value), None)
         if nested is not None:
             raise NotUnderstood(nested.at, f"the meaning of {quoted(nested.name)} is not known")
-        self._warn(member, where, "it has no meaning here")
+        self._warn(member, where, f"it has no meaning here{_instead(member.name)}")
 
     def _warn(self, member: TableEntry, where: Where, why: str) -> None:
         message = (
             f"{quoted(member.name)} of the server {quoted(self._entry.name)} is not taken over:"
-            f" {why}."
+            f" {why}{'' if why.endswith('?') else '.'}"
         )
         where.warning(member.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
 
@@ -411,6 +480,13 @@ _OWN_ENTRY: Final = (
 )
 
 
+def _instead(name: str) -> str:
+    """Return a question for the key that an unknown one may be a misspelling of."""
+    known = {key.lower(): key for key in (*RENAMED, *_OF_PROCESSES, *_OF_NETWORKS)}
+    found = get_close_matches(name.lower(), known, 1, _MISSPELT)
+    return f"; did you mean {quoted(known[found[0]])}?" if found else ""
+
+
 def _is_own_front(entry: TableEntry) -> bool:
     """Return whether an entry runs `leaseway mcp`, directly or through a runner such as uvx."""
     texts = [*_texts(entry.member("command") or entry.member("cmd")), *_texts(entry.member("args"))]
@@ -427,9 +503,16 @@ def _reference(name: str, kind: str, value: Tree) -> TableEntry:
     return TableEntry(name, value.at, Table(value.at, (TableEntry(kind, value.at, value),)))
 
 
-def _is_named(entry: TableEntry, name: Tree) -> bool:
-    """Return whether a name is only the entry's own once more."""
-    return isinstance(name, Leaf) and id_of(str(name.value)) == id_of(entry.name)
+def _is_named(entry: TableEntry, member: TableEntry) -> bool:
+    """Return whether a key is only the entry's own name once more."""
+    value = member.value
+    is_name = folded(member.name) == "name" and isinstance(value, Leaf)
+    return is_name and id_of(str(value.value)) == id_of(entry.name)
+
+
+def _auth_type_of(entry: TableEntry) -> str:
+    node = entry.member("auth_type")
+    return folded(str(node.value)) if isinstance(node, Leaf) else ""
 
 
 def _texts(node: Tree | None) -> Iterator[str]:

@@ -19,6 +19,8 @@ _IN_TWO_BRACES: Final = re.compile(r"\$\{\{\s*(secrets|inputs)\.([A-Za-z0-9_.-]+
 _OF_A_USER: Final = re.compile(r"\{\{\s*([A-Z][A-Z0-9_]*)\s*\}\}")
 """Those of LibreChat, which differ from user to user."""
 _OF_A_SHELL: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_OF_LITELLM: Final = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
+_SEPARATOR: Final = re.compile(r"\$\{(?:/|pathSeparator)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _OF_CLIENTS: Final = frozenset(
@@ -30,13 +32,14 @@ _OF_CLIENTS: Final = frozenset(
         "file",
         "fileBasename",
         "fileDirname",
-        "pathSeparator",
+        "extensionPath",
+        "workspacePath",
         "config",
         "command",
         "extensionInstallFolder",
     }
 )
-"""Variables that VS Code and Cursor fill in from the editor's window."""
+"""Variables that VS Code, Cursor and Gemini CLI fill in from a window or an extension."""
 
 
 def is_of_client(node: Tree) -> bool:
@@ -94,6 +97,8 @@ class _Text:
     def native(self, text: str) -> str:
         if self._form.shell_commands and "$(" in text:
             return self._refused("$(…)")
+        text = _SEPARATOR.sub("/", text)
+        text = _OF_LITELLM.sub(r"${\1}", text) if _OF_LITELLM.fullmatch(text) else text
         text = _IN_TWO_BRACES.sub(self._of_continue, text)
         text = _VARIABLE.sub(self._of_editors, text)
         text = _IN_BRACES.sub(self._of_opencode, text)

@@ -1,0 +1,67 @@
+"""Shapes in which people write a server's command, variables and headers, as native ones."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+
+_PROGRAM: Final = re.compile(r"[A-Za-z0-9_.+-]+\s")
+"""How a command line begins, unlike a path with spaces, such as `/Applications/My App/run`."""
+_PAIR: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*[=:]\s*(.*)", re.DOTALL)
+_NAMES: Final = ("name", "key")
+_OF_HOME: Final = re.compile(r"^~(?=/|$)")
+
+
+def words_of(node: Tree) -> tuple[Leaf, ...] | None:
+    """Return the words of a text that is a whole command line; None for anything else."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return None
+    return split(node) if _PROGRAM.match(node.value) else None
+
+
+def split(node: Leaf) -> tuple[Leaf, ...] | None:
+    """Return a text's words as a shell splits them.
+
+    None if that is not clear: a quote does not end, or it has a backslash, as Windows' paths do.
+    """
+    if "\\" in str(node.value):
+        return None
+    try:
+        words = shlex.split(str(node.value))
+    except ValueError:
+        return None
+    return tuple(Leaf(node.at, word, word) for word in words) or None
+
+
+def pairs_of(node: Tree) -> Tree:
+    """Return a list of `NAME=VALUE` or of `{name, value}` as a mapping; other values unchanged."""
+    if not isinstance(node, Items):
+        return node
+    pairs = [pair for item in node.items for pair in _pair(item)]
+    names = {pair.name for pair in pairs}
+    return Table(node.at, tuple(pairs)) if len(names) == len(node.items) else node
+
+
+def _pair(item: Tree) -> Iterator[TableEntry]:
+    match item:
+        case Leaf(value=str() as text):
+            found = _PAIR.fullmatch(text)
+            if found is not None:
+                yield TableEntry(found[1], item.at, Leaf(item.at, found[2], found[2]))
+        case Table():
+            members = {entry.name: entry.value for entry in item.entries}
+            name = next((members[key] for key in _NAMES if key in members), None)
+            if isinstance(name, Leaf) and isinstance(name.value, str) and "value" in members:
+                yield TableEntry(name.value, item.at, members["value"])
+
+
+def below_home(node: Tree) -> Tree:
+    """Return a path that begins with `~/` with `${HOME}`; other values unchanged."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return node
+    return replace(node, value=_OF_HOME.sub("${HOME}", node.value, count=1))

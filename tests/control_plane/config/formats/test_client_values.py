@@ -1,0 +1,139 @@
+"""The shapes in which people write commands, variables, headers and switches in clients' files."""
+
+import json
+
+import pytest
+from tests.specs import part
+
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
+
+URL = {"url": "http://a/mcp"}
+
+
+def parse_server(name: str = "mcp.json", key: str = "mcpServers", **entry: object) -> ParsedConfig:
+    return parse_text(json.dumps({key: {"s": entry}}), name)
+
+
+def reasons(parsed: ParsedConfig) -> list[str]:
+    return [issue.reason for issue in parsed.issues]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"command": "npx -y 'a b'"}, ("npx", "-y", "a b")),
+        ({"command": ["npx", "-y", "a b"]}, ("npx", "-y", "a b")),
+        ({"command": "npx", "args": "-y 'a b'"}, ("npx", "-y", "a b")),
+        ({"command": "/Applications/My App/run"}, ("/Applications/My App/run",)),
+        ({"command": "~/bin/run"}, ("${HOME}/bin/run",)),
+    ],
+)
+def test_a_command_line_becomes_a_program_and_its_arguments(
+    entry: dict[str, object], words: tuple[str, ...]
+) -> None:
+    server = part(parse_server(**entry).servers[VariantKey("s")])
+    assert (server.command, *server.args) == words
+
+
+def test_words_that_a_shell_would_read_otherwise_are_not_split() -> None:
+    assert reasons(parse_server(command="x", args="-d C:\\a\\b c")) == ["WRONG_TYPE"]
+    assert reasons(parse_server(command="x", args="it's")) == ["WRONG_TYPE"]
+
+
+def test_a_split_command_is_a_warning_that_says_where_arguments_belong() -> None:
+    (issue,) = parse_server(command="npx -y a").issues
+    assert (issue.severity, issue.key) == ("warning", "mcpServers.s.command")
+    assert "'args'" in issue.message
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["A: b=c", "D: e"],
+        [{"name": "A", "value": "b=c"}, {"key": "D", "value": "e"}],
+    ],
+)
+def test_a_list_of_headers_is_a_mapping(headers: list[object]) -> None:
+    parsed = parse_server(headers=headers, **URL)
+    assert parsed.issues == ()
+    server = part(parsed.servers[VariantKey("s")])
+    assert server.headers == {"A": Value("literal", "b=c"), "D": Value("literal", "e")}
+
+
+def test_a_list_of_variables_is_a_mapping() -> None:
+    server = part(parse_server(command="x", env=["A=b:c"]).servers[VariantKey("s")])
+    assert server.env == {"A": Value("literal", "b:c")}
+
+
+@pytest.mark.parametrize("env", [["A"], ["A=b", "A=c"], [{"name": "A"}], [["A", "b"]]])
+def test_a_list_that_is_no_mapping_of_names_refuses_its_server(env: list[object]) -> None:
+    assert reasons(parse_server(command="x", env=env)) == ["WRONG_TYPE"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "header"),
+    [
+        ({"bearerToken": "${T}"}, ("Authorization", "Bearer ${T}")),
+        ({"auth_type": "bearer_token", "auth_value": "os.environ/T"},
+         ("Authorization", "Bearer ${T}")),
+        ({"auth_type": "api_key", "auth_value": "${T}"}, ("X-API-Key", "${T}")),
+        ({"static_headers": {"X": "os.environ/T"}}, ("X", "${T}")),
+        ({"requestInit": {"headers": {"X": "y"}}}, ("X", "y")),
+    ],
+)  # fmt: skip
+def test_a_credential_with_a_key_of_its_own_is_sent_as_a_header(
+    entry: dict[str, object], header: tuple[str, str]
+) -> None:
+    parsed = parse_server(**URL, **entry)
+    assert parsed.issues == ()
+    name, text = header
+    assert part(parsed.servers[VariantKey("s")]).headers == {name: Value("literal", text)}
+
+
+def test_a_kind_of_credential_that_is_not_known_is_a_warning() -> None:
+    parsed = parse_server(auth_type="oauth2", auth_value="x", **URL)
+    assert reasons(parsed) == ["KEY_NOT_TAKEN_OVER"]
+    assert part(parsed.servers[VariantKey("s")]).headers == {}
+
+
+@pytest.mark.parametrize("off", ["true", "True", True])
+def test_a_switch_may_be_a_text(off: object) -> None:
+    parsed = parse_server(command="x", disabled=off)
+    assert (parsed.issues, parsed.servers) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        ("sandboxEnabled", False, False),
+        ("sandboxEnabled", True, True),
+        ("disabledAutoApproveTools", [], False),
+        ("disabledAutoApproveTools", ["t"], True),
+        ("disableSandbox", False, True),
+        ("unrestricted", False, True),
+        ("allowWrites", False, True),
+        ("allowedPaths", [], True),
+    ],
+)
+def test_a_restriction_that_is_off_restricts_nothing(
+    key: str, value: object, refused: bool
+) -> None:
+    parsed = parse_server(command="x", **{key: value})
+    assert reasons(parsed) == ["RESTRICTION_NOT_TAKEN_OVER" if refused else "KEY_NOT_TAKEN_OVER"]
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("arg", "args"), ("Args", "args"), ("header", "headers")]
+)
+def test_a_misspelt_key_is_a_warning_that_names_the_right_one(key: str, meant: str) -> None:
+    (issue,) = parse_server(command="x", **{key: []}).issues
+    assert issue.message.endswith(f"did you mean '{meant}'?")
+
+
+@pytest.mark.parametrize("text", ["${/}a", "${pathSeparator}a"])
+def test_the_separator_of_paths_is_that_of_workers(text: str) -> None:
+    server = part(parse_server(command="x", args=[text]).servers[VariantKey("s")])
+    assert server.args == ("/a",)
