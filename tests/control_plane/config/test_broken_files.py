@@ -29,6 +29,12 @@ from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
             " (while scanning for the next token); indent with spaces, not tabs.", id="tab",
         ),
         pytest.param(
+            "version: 1\nservers: {a: {args: [@scope/name]}}", 2, 22, "", "BAD_YAML",
+            "This is not valid YAML: found character that cannot start any token"
+            " (while scanning for the next token); put a text that begins with @ in quotes.",
+            id="at sign",
+        ),
+        pytest.param(
             'version: 1\nservers: {a: {command: "C:\\Tools"}}', 2, 27, "", "BAD_YAML",
             "This is not valid YAML: found unknown escape character"
             " (while parsing a quoted scalar); write a path with \\ in single quotes.", id="path",

@@ -31,19 +31,30 @@ NO_JSON = "This is not valid JSON: "
         ),
         pytest.param(
             "{'mcpServers': {}}", 1, 2,
-            "a key or '}' is expected here; texts and keys need double quotes.", id="quotes",
+            "a key or '}' is expected here; texts and keys need straight double quotes.",
+            id="quotes",
+        ),
+        pytest.param(
+            "{\N{LEFT DOUBLE QUOTATION MARK}a\N{RIGHT DOUBLE QUOTATION MARK}: 1}", 1, 2,
+            "a key or '}' is expected here; texts and keys need straight double quotes.",
+            id="curly quotes",
+        ),
+        pytest.param(
+            '"mcpServers": {}', 1, 1, "'{' is expected before the first key, not '\"'.",
+            id="no braces",
         ),
         pytest.param(
             "mcpServers:\n  s:\n    command: x\n", 1, 1,
-            "a value is expected here; texts and keys need double quotes.", id="yaml",
+            "a value is expected here; texts and keys need straight double quotes.", id="yaml",
         ),
         pytest.param(
             START + ', "args": [yes]}}}', 1, 48,
-            "a value is expected here; texts and keys need double quotes.", id="bare word",
+            "a value is expected here; texts and keys need straight double quotes.",
+            id="bare word",
         ),
         pytest.param(
             START + ', "disabled": True}}}', 1, 51,
-            "a value is expected here; texts and keys need double quotes.", id="python",
+            "a value is expected here; texts and keys need straight double quotes.", id="python",
         ),
         pytest.param(
             START + ', "timeout": 007}}}', 1, 51, "',' or '}' is expected here, not '0'.",

@@ -85,6 +85,8 @@ def _denied_at_root(entry: TableEntry) -> Iterator[DeniedTools]:
             yield from _root_tools(entry)
         case key if key in DENY:
             yield from _full_names(entry.value, _ALL_FORMS)
+        case "tools" if isinstance(entry.value, Items):
+            return  # `_servers_of_agent`
         case "allowedtools":
             return  # those that Claude Code runs without a question
         case key if key in FILTERS or key in ALLOW:
@@ -98,9 +100,23 @@ def _only_servers(entry: TableEntry) -> frozenset[str] | None:
             return _names(entry.member("allowed"))
         case "allowmcpservers":
             return _names(entry.value)
+        case "tools" if isinstance(entry.value, Items):
+            return _servers_of_agent(entry)
         case "allowedmcpservers":
             return _managed(entry)
     return None
+
+
+def _servers_of_agent(entry: TableEntry) -> frozenset[str] | None:
+    """Return the servers that an agent of Amazon Q or Kiro may use: `*`, `@server`."""
+    names = _names(entry.value) or frozenset()
+    if "*" in names:
+        return None
+    of_servers = {name.removeprefix("@") for name in names if name.startswith("@")}
+    whole = {name for name in of_servers if "/" not in name}
+    if not of_servers or not {name.partition("/")[0] for name in of_servers} <= whole:
+        raise NotUnderstood(entry.at, "it applies to all servers of the file")
+    return frozenset(whole)
 
 
 def _excluded_servers(entry: TableEntry) -> frozenset[str] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import ClientForm
+from leaseway.control_plane.config.formats.client_places import places_of
 from leaseway.control_plane.config.formats.client_roots import (
     RootRules,
     in_project,
@@ -54,6 +55,9 @@ from leaseway.wire.names import is_valid_name
 _PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
 """These formats cannot state a prefix; without one, equal tool names of servers would clash."""
 
+_COMMENTS: Final = ("_", "//", "#", "$")
+"""How the name of a comment begins, in JSON, which has none."""
+
 
 def read_clients(
     form: ClientForm,
@@ -93,6 +97,7 @@ def read_clients(
                 place.fatal(node.at, IssueReason.WRONG_TYPE, message)
                 return None
             entries: list[TableEntry] = []
+            node = _without_comments(node)
             for entry in _with_ids(server_entries(node, place), place):
                 server = ClientServer(entry, place, implied, form).native()
                 if server is not None:
@@ -100,12 +105,27 @@ def read_clients(
             document = replace(document, at=node.at, servers=tuple(entries))
         elif rules.refused is not None:
             where.fatal(rules.refused.at, IssueReason.RESTRICTION_NOT_TAKEN_OVER, _refused(rules))
+        elif implied == "always" and _is_misplaced(table, form, where):
+            return None
         # A file alone may switch servers that no file declares; these switches are ignored.
         document = _with_switches(document, table, where, implied != "always")
         servers = tuple(_restricted(server, rules, place) for server in document.servers)
         return replace(document, servers=servers)
 
     return read
+
+
+def _is_misplaced(table: Table, form: ClientForm, where: Where) -> bool:
+    """Report servers that a file without any has elsewhere; return whether there are some."""
+    path, at = next(places_of(table), ((), table.at))
+    if path:
+        name = ".".join(path)
+        message = (
+            f"The file has no {quoted(form.root)}, but servers under {quoted(name)}, where its"
+            f" client does not look for them. Move them to {quoted(form.root)}."
+        )
+        where.at_key(name, at).fatal(at, IssueReason.UNKNOWN_KEY, message)
+    return bool(path)
 
 
 def _refused(rules: RootRules) -> str:
@@ -157,6 +177,16 @@ def _with_switches(document: Document, table: Table, where: Where, is_overlay: b
     return replace(document, servers=tuple(servers))
 
 
+def _without_comments(servers: Table) -> Table:
+    """Return servers without the texts that people write among them as comments."""
+    kept = (
+        entry
+        for entry in servers.entries
+        if not (isinstance(entry.value, Leaf) and entry.name.startswith(_COMMENTS))
+    )
+    return replace(servers, entries=tuple(kept))
+
+
 def _by_names(items: Items, where: Where) -> Table:
     """Return a list of servers, as Continue writes them, as a mapping by their names."""
     entries: list[TableEntry] = []
@@ -203,7 +233,7 @@ def _report_repeated(table: Table, path: Sequence[str], where: Where) -> None:
 def _report_inputs(table: Table, path: Sequence[str], where: Where) -> None:
     for inputs in (["inputs"], [*path[:-1], "inputs"]):
         node, place = _find(table, inputs, where)
-        if node is None:
+        if node is None or (isinstance(node, Items) and not node.items):
             continue
         names = ", ".join(quoted(name) for name in _input_names(node)) or "none by name"
         message = (

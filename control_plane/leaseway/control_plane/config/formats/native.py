@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_forms import holds_servers
 from leaseway.control_plane.config.formats.client_keys import looks_restrictive
+from leaseway.control_plane.config.formats.client_places import places_of
 from leaseway.control_plane.config.layers.document import (
     Document,
     repeated_root,
@@ -23,6 +25,10 @@ from leaseway.wire.names import nearest
 _MISSPELT: Final = 0.8
 """Similarity from which an unknown key counts as a misspelt one, in a file without known keys."""
 
+_RESOURCE: Final = (
+    "This is a resource of Kubernetes, not a configuration: apply it with `kubectl apply -f`. A"
+    " control plane with `--config kubernetes=NAMESPACE` reads those of Leaseway."
+)
 _NO_CONFIGURATION: Final = (
     "This is not a configuration: it has none of the keys 'version', 'servers' and 'defaults', and"
     " no servers of another client, such as 'mcpServers'. Name another file, or begin it with"
@@ -33,7 +39,7 @@ _NO_CONFIGURATION: Final = (
 def read_native(root: Table, where: Where) -> Document | None:
     """Read a native file's root."""
     if _is_foreign(root):
-        where.fatal(START, IssueReason.WRONG_TYPE, _NO_CONFIGURATION)
+        where.fatal(START, IssueReason.WRONG_TYPE, _no_configuration(root))
         return None
     entries = unique_entries(root, where, repeated_root)
     values = read_table(entries, ROOT_KEYS, where, "the file")
@@ -63,6 +69,19 @@ def _is_foreign(root: Table) -> bool:
     return bool(root.entries) and not any(
         get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
     )
+
+
+def _no_configuration(root: Table) -> str:
+    if {"apiVersion", "kind"} <= {entry.name for entry in root.entries}:
+        return _RESOURCE
+    path, _ = next(places_of(root), ((), root.at))
+    if path or all(holds_servers(Table(root.at, (entry,))) for entry in root.entries):
+        place = f"under {quoted('.'.join(path))}" if path else "at its root"
+        return (
+            f"This is not a configuration. If what it has {place} are MCP servers, copy them to a"
+            " JSON file of their own, under 'mcpServers'."
+        )
+    return _NO_CONFIGURATION
 
 
 def _require_tenants(entries: Sequence[TableEntry], where: Where) -> None:

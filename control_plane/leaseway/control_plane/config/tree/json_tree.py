@@ -27,6 +27,7 @@ _BLANK: Final = re.compile(r"(?:[ \t\n\r]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _NUMBER: Final = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD: Final = re.compile(r"\w+")
 _WORDS: Final = {"true": True, "false": False, "null": None}
+_QUOTES: Final = "'\u2018\u2019\u201c\u201d\u201e"
 _decode: Final = JSONDecoder().raw_decode
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
@@ -45,6 +46,8 @@ def load_json(text: str, file: str = "") -> Tree:
     tree, end = reader.value(reader.skip(0), 0)
     end = reader.skip(end)
     if end < len(text):
+        if isinstance(tree, Leaf) and text[end] == ":":
+            raise reader.unexpected(0, "'{' is expected before the first key")
         raise reader.unexpected(end, "nothing may follow the file's one value")
     return tree
 
@@ -87,8 +90,8 @@ class _JsonReader:
         found = self._text[at : at + 1]
         if not found:
             advice = ", but the file ends"
-        elif found == "'" or (_WORD.match(found) and not found.isdigit()):
-            advice = "; texts and keys need double quotes"
+        elif found in _QUOTES or (_WORD.match(found) and not found.isdigit()):
+            advice = "; texts and keys need straight double quotes"
         elif found == "/":
             advice = "; a comment that begins here does not end"
         else:

@@ -161,11 +161,15 @@ def _reporting_bad_yaml(text: str) -> Iterator[None]:
 
 
 def _advice(problem: str | None, text: str, at: Position) -> str:
-    """Return what to do about the two mistakes of people who seldom write YAML."""
+    """Return what to do about the mistakes of people who seldom write YAML."""
     if problem and "unknown escape" in problem:
         return "; write a path with \\ in single quotes"
     line = text.split("\n")[at.line - 1 : at.line]
-    return "; indent with spaces, not tabs" if line and line[0].lstrip(" ").startswith("\t") else ""
+    if line and line[0].lstrip(" ").startswith("\t"):
+        return "; indent with spaces, not tabs"
+    found = line[0][at.column - 1 : at.column] if line else ""
+    is_reserved = found in ("@", "`", "%") and "cannot start any token" in (problem or "")
+    return f"; put a text that begins with {found} in quotes" if is_reserved else ""
 
 
 # Characters that YAML does not allow, and lone surrogates, which no encoding can express.
