@@ -19,11 +19,6 @@ DESKTOP = "claude_desktop_config.json"
         (DESKTOP, {"mcpservers": {"s": RUN}}, "mcpservers"),
         (DESKTOP, {"mcpServer": {"s": RUN}, "theme": "dark"}, "mcpServer"),
         ("settings.json", {"augment": {"mcpServers": [{"name": "s"} | RUN]}}, "augment.mcpServers"),
-        (
-            "a.code-workspace",
-            {"settings": {"mcp": {"servers": {"s": RUN}}}},
-            "settings.mcp.servers",
-        ),
     ],
 )
 def test_servers_where_their_client_does_not_look_are_named(

@@ -13,8 +13,8 @@ from leaseway.spec.references import Value
 URL = {"url": "http://a/mcp"}
 
 
-def parse_server(name: str = "mcp.json", key: str = "mcpServers", **entry: object) -> ParsedConfig:
-    return parse_text(json.dumps({key: {"s": entry}}), name)
+def parse_server(**entry: object) -> ParsedConfig:
+    return parse_text(json.dumps({"mcpServers": {"s": entry}}), "mcp.json")
 
 
 def reasons(parsed: ParsedConfig) -> list[str]:

@@ -506,8 +506,11 @@ def _reference(name: str, kind: str, value: Tree) -> TableEntry:
 def _is_named(entry: TableEntry, member: TableEntry) -> bool:
     """Return whether a key is only the entry's own name once more."""
     value = member.value
-    is_name = folded(member.name) == "name" and isinstance(value, Leaf)
-    return is_name and id_of(str(value.value)) == id_of(entry.name)
+    return (
+        folded(member.name) == "name"
+        and isinstance(value, Leaf)
+        and id_of(str(value.value)) == id_of(entry.name)
+    )
 
 
 def _auth_type_of(entry: TableEntry) -> str:

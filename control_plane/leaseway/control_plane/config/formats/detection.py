@@ -13,6 +13,8 @@ from leaseway.control_plane.config.formats.client_forms import (
 )
 from leaseway.control_plane.config.formats.clients import read_clients
 from leaseway.control_plane.config.formats.native import read_native
+from leaseway.control_plane.config.formats.published.bundles import bundle_servers, is_bundle
+from leaseway.control_plane.config.formats.published.registry import is_published, published_servers
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
 from leaseway.control_plane.config.layers.combine import LayerDocument, combine
 from leaseway.control_plane.config.layers.document import (
@@ -94,8 +96,17 @@ def _read(layer: Layer, log: IssueLog) -> Document | None:
     root = read_root(layer.text, where, layer.path)
     if root is None:
         return None
-    root = with_container(root, PurePath(layer.path).name)
-    return _choose_reader(root, layer)(root, where)
+    client_file = _as_client_file(root, layer.path, where)
+    return None if client_file is None else _choose_reader(client_file, layer)(client_file, where)
+
+
+def _as_client_file(root: Table, path: str, where: Where) -> Table | None:
+    """Return what is like a client's file as one; None, after a fatal issue, if it is unusable."""
+    if is_json(path) and is_bundle(root):
+        return bundle_servers(root, Path.cwd() / Path(path).parent)
+    if is_json(path) and is_published(root):
+        return published_servers(root, where)
+    return with_container(root, PurePath(path).name)
 
 
 def _choose_reader(root: Table, layer: Layer) -> DocumentReader:

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from pathlib import Path, PurePath
+from typing import Final
 
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
 from leaseway.control_plane.config.tree.toml_tree import load_toml
@@ -17,6 +18,10 @@ from leaseway.wire.bounds import MAX_CONFIG
 
 Signature = tuple[int, int, int, int, int] | None
 """Differs between two contents of a path; None if there is no file."""
+_ZIP: Final = b"PK\x03\x04"
+_ARCHIVE: Final = (
+    "It is a zip archive. If it is an MCP bundle, unpack it and name the 'manifest.json' in it."
+)
 
 
 class NotRegular(OSError):
@@ -78,6 +83,8 @@ def read_config(path: Path) -> str:
         raise Unreadable(f"{reason}.") from None
     if len(data) > MAX_CONFIG:
         return data.decode("utf-8", errors="replace")
+    if data.startswith(_ZIP):
+        raise Unreadable(_ARCHIVE)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,0 +1,218 @@
+"""What servers are published with, as a client's file: `server.json` of the MCP registry.
+
+It says how each of its packages is started and which values a person has to give. Those become
+references: `{secret: NAME}` for secrets, `${NAME}` for others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from leaseway.control_plane.config.formats.client_forms import MCP_SERVERS, find
+from leaseway.control_plane.config.formats.tool_rules import folded
+from leaseway.control_plane.config.schema.issues import IssueReason, Where
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+    Tree,
+)
+
+_TEMPLATE: Final = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
+_RUNNERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "npm": ("npx", ("-y",)),
+    "pypi": ("uvx", ()),
+    "nuget": ("dnx", ("--yes",)),
+    "oci": ("docker", ("run", "-i", "--rm")),
+}
+"""By the kind of registry, the program that starts a package, and its first arguments."""
+
+
+def is_published(root: Table) -> bool:
+    """Return whether a JSON file describes one server: by its packages, or its addresses."""
+    root = _description(root)
+    keys = {entry.name: entry.value for entry in root.entries}
+    return "name" in keys and any(
+        find(item, [key]) is not None
+        for part, names in (("packages", ("identifier", "name")), ("remotes", ("url",)))
+        for item in _items(keys.get(part))
+        for key in names
+    )
+
+
+def published_servers(root: Table, where: Where) -> Table | None:
+    """Return a published server as a file with `mcpServers`; None, after an issue, if it can't run.
+
+    Its first address counts, else the first package that a worker can start; others are a warning.
+    """
+    root = _description(root)
+    ways = [tuple(way) for way in _ways(root)]
+    if not ways:
+        kinds = ", ".join(_RUNNERS)
+        message = (
+            "None of the server's packages can be started by a worker: it starts those of"
+            f" {kinds} that use stdio. Write a server with its 'command' or 'url' instead."
+        )
+        where.fatal(root.at, IssueReason.BAD_VALUE, message)
+        return None
+    if len(ways) > 1:
+        message = (
+            f"The server can be reached or started in {len(ways)} ways, of which only the first is"
+            " used; its addresses come before its packages."
+        )
+        where.warning(root.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+    members = ways[0]
+    description = find(root, ["description"])
+    if description is not None:
+        members = (*members, TableEntry("description", description.at, description))
+    return one_server(_text(root, "name").rsplit("/", 1)[-1], members, root.at)
+
+
+def one_server(name: str, members: Sequence[TableEntry], at: Position) -> Table:
+    """Return the root of a client's file with one server."""
+    server = TableEntry(name, at, Table(at, tuple(members)))
+    return _table(at, TableEntry(MCP_SERVERS.root, at, _table(at, server)))
+
+
+def reference_name(name: str) -> str:
+    """Return the name of the variable or secret that stands for a value of a person."""
+    found = _NO_NAME.sub("_", name).strip("_").upper()
+    return f"_{found}" if found[:1].isdigit() else found
+
+
+def _description(root: Table) -> Table:
+    """Return the description in the registry's answer, which has it under `server`."""
+    inner = find(root, ["server"])
+    return inner if isinstance(inner, Table) and find(inner, ["name"]) is not None else root
+
+
+def _ways(root: Table) -> Iterator[Sequence[TableEntry]]:
+    """Yield the keys of each way to reach or start the server, the best first."""
+    for remote in _items(find(root, ["remotes"])):
+        yield tuple(_remote(remote))
+    for package in _items(find(root, ["packages"])):
+        kind = folded(_text(package, "registryType", "registry_type", "registry_name"))
+        transport = find(package, ["transport", "type"])
+        is_process = transport is None or (
+            isinstance(transport, Leaf) and transport.value == "stdio"
+        )
+        if kind in _RUNNERS and is_process:
+            yield tuple(_package(package, *_RUNNERS[kind]))
+
+
+def _remote(remote: Tree) -> Iterator[TableEntry]:
+    variables = find(remote, ["variables"])
+    for entry in remote.entries if isinstance(remote, Table) else ():
+        if entry.name == "headers":
+            yield TableEntry("headers", entry.at, _given(entry.value))
+        elif entry.name == "url" and isinstance(entry.value, Leaf):
+            url = _filled(str(entry.value.value), variables)
+            yield TableEntry("url", entry.at, Leaf(entry.value.at, url, url))
+        elif entry.name in ("type", "transport_type"):
+            yield TableEntry("type", entry.at, entry.value)
+
+
+def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[TableEntry]:
+    at = package.at
+    variables = find(package, ["environmentVariables"]) or find(package, ["environment_variables"])
+    env = _given(variables) if variables is not None else Table(at, ())
+    runtime = [*_arguments(package, "runtimeArguments", "runtime_arguments")]
+    texts = [*(word for word in first if word not in runtime), *runtime]
+    if program == "docker":
+        texts += [word for entry in env.entries for word in ("-e", entry.name)]
+    texts += [
+        _identifier(package, program),
+        *_arguments(package, "packageArguments", "package_arguments"),
+    ]
+    command = _text(package, "runtimeHint", "runtime_hint") or program
+    yield TableEntry("command", at, Leaf(at, command, command))
+    yield TableEntry("args", at, Items(at, tuple(Leaf(at, text, text) for text in texts)))
+    if env.entries:
+        yield TableEntry("env", env.at, env)
+
+
+def _identifier(package: Tree, program: str) -> str:
+    identifier, version = _text(package, "identifier", "name"), _text(package, "version")
+    separator = ":" if program == "docker" else "@"
+    has_version = separator in identifier.rsplit("/", 1)[-1] or "@" in identifier[1:]
+    return identifier if has_version or not version else f"{identifier}{separator}{version}"
+
+
+def _arguments(package: Tree, *keys: str) -> Iterator[str]:
+    """Yield the words of arguments; one that has no value and needs none is left out."""
+    for argument in (item for key in keys for item in _items(find(package, [key]))):
+        name = _text(argument, "name")
+        is_named = _text(argument, "type") == "named"
+        value = _value(argument, name.lstrip("-") or _text(argument, "valueHint", "value_hint"))
+        is_flag = is_named and not _text(argument, "valueHint", "value_hint", "format")
+        if value is not None or (is_flag and _is_set(argument, "isRequired", "is_required")):
+            yield from (name,) if is_named else ()
+            yield from () if value is None else (value,)
+
+
+def _given(node: Tree) -> Table:
+    """Return variables or headers as a mapping, without those that no one has to set."""
+    entries: list[TableEntry] = []
+    for item in _items(node):
+        name = _text(item, "name")
+        value = _value(item, name)
+        if not name or value is None:
+            continue
+        leaf = Leaf(item.at, value, value)
+        found = re.fullmatch(r"\$\{(\w+)\}", value)
+        secret = TableEntry("secret", item.at, Leaf(item.at, found[1], found[1])) if found else None
+        is_secret = secret is not None and _is_set(item, "isSecret", "is_secret")
+        entries.append(
+            TableEntry(name, item.at, _table(item.at, secret) if is_secret and secret else leaf)
+        )
+    return Table(node.at, tuple(entries))
+
+
+def _value(item: Tree, name: str) -> str | None:
+    """Return an input's value with its references; None if it has none and needs none."""
+    for key in ("value", "default"):
+        given = find(item, [key])
+        if isinstance(given, Leaf) and given.value is not None:
+            return _filled(given.text, find(item, ["variables"]))
+    if not _is_set(item, "isRequired", "is_required") or not reference_name(name):
+        return None
+    return f"${{{reference_name(name)}}}"
+
+
+def _filled(text: str, variables: Tree | None) -> str:
+    """Return a text in which each `{NAME}` of its variables is a reference or its default."""
+
+    def one(match: re.Match[str]) -> str:
+        variable = find(variables, [match[1]]) if variables is not None else None
+        if variable is None:
+            return match[0]
+        return _value(variable, match[1]) or f"${{{reference_name(match[1])}:-}}"
+
+    return _TEMPLATE.sub(one, text)
+
+
+def _items(node: Tree | None) -> tuple[Tree, ...]:
+    return node.items if isinstance(node, Items) else ()
+
+
+def _text(node: Tree, *keys: str) -> str:
+    """Return the text under the first of several spellings of a key, or an empty one."""
+    for key in keys:
+        value = find(node, [key])
+        if isinstance(value, Leaf) and isinstance(value.value, str):
+            return value.value
+    return ""
+
+
+def _is_set(node: Tree, *keys: str) -> bool:
+    values = (find(node, [key]) for key in keys)
+    return any(isinstance(value, Leaf) and value.value is True for value in values)
+
+
+def _table(at: Position, *entries: TableEntry) -> Table:
+    return Table(at, entries)

@@ -1,0 +1,193 @@
+"""Descriptions that servers are published with, named as a configuration."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.specs import part
+
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import VariantKey
+from leaseway.spec.references import Value
+
+STDIO = {"transport": {"type": "stdio"}}
+
+
+def published(**root: Any) -> ParsedConfig:
+    head = {"name": "io.github.someone/weather", "description": "d", "version": "1.0.2"}
+    return parse_text(json.dumps(head | root), "server.json")
+
+
+def bundle(
+    config: dict[str, Any] | None = None, options: dict[str, Any] | None = None, kind: str = "node"
+) -> ParsedConfig:
+    server = {"type": kind, "entry_point": "server/start"}
+    root = {
+        "manifest_version": "0.3",
+        "name": "weather",
+        "version": "1.0.0",
+        "tools": [{"name": "t"}],
+        "server": server if config is None else server | {"mcp_config": config},
+        "user_config": options or {},
+    }
+    return parse_text(json.dumps(root), "/srv/weather/manifest.json")
+
+
+def words(parsed: ParsedConfig) -> tuple[str, ...]:
+    assert not parsed.rejected, parsed.issues
+    server = part(parsed.servers[VariantKey("weather")])
+    return (server.command, *server.args)
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ({"registryType": "npm", "identifier": "@a/b", "version": "1.2.3"},
+         ("npx", "-y", "@a/b@1.2.3")),
+        ({"registryType": "pypi", "identifier": "a", "version": "1.2.3", "runtimeHint": "uvx"},
+         ("uvx", "a@1.2.3")),
+        ({"registryType": "oci", "identifier": "ghcr.io/a/b:1.2",
+          "environmentVariables": [{"name": "A", "value": "1"}]},
+         ("docker", "run", "-i", "--rm", "-e", "A", "ghcr.io/a/b:1.2")),
+        ({"registry_type": "npm", "identifier": "a", "version": "1",
+          "runtime_arguments": [{"type": "positional", "value": "-y"}],
+          "package_arguments": [{"type": "named", "name": "--port", "value": "{port}",
+                                 "variables": {"port": {"default": "80"}}}]},
+         ("npx", "-y", "a@1", "--port", "80")),
+        ({"registryType": "npm", "identifier": "a", "packageArguments": [
+            {"type": "positional", "valueHint": "data_dir", "isRequired": True},
+            {"type": "positional", "valueHint": "extra"},
+            {"type": "named", "name": "--key", "valueHint": "key", "isRequired": True},
+            {"type": "named", "name": "--optional", "valueHint": "x"}]},
+         ("npx", "-y", "a", "${DATA_DIR}", "--key", "${KEY}")),
+    ],
+)  # fmt: skip
+def test_a_package_of_the_registry_is_started_by_its_registrys_runner(
+    package: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    parsed = published(packages=[package | STDIO])
+    assert words(parsed) == expected
+
+
+def test_values_that_a_person_has_to_give_become_references() -> None:
+    variables = [
+        {"name": "TOKEN", "isRequired": True, "isSecret": True},
+        {"name": "REGION", "isRequired": True},
+        {"name": "LEVEL", "default": "info"},
+        {"name": "OTHER"},
+    ]
+    package = {"registryType": "npm", "identifier": "a", "environmentVariables": variables}
+    parsed = published(packages=[package])
+    assert part(parsed.servers[VariantKey("weather")]).env == {
+        "TOKEN": Value("secret", "TOKEN"),
+        "REGION": Value("literal", "${REGION}"),
+        "LEVEL": Value("literal", "info"),
+    }
+
+
+def test_an_address_counts_before_packages_and_the_others_are_a_warning() -> None:
+    remote = {
+        "type": "streamable-http",
+        "url": "https://{team}.example/mcp",
+        "variables": {"team": {"isRequired": True}},
+        "headers": [
+            {"name": "X-Api-Key", "isRequired": True, "isSecret": True},
+            {"name": "Authorization", "value": "Bearer {key}", "variables": {
+                "key": {"isRequired": True}}},
+        ],
+    }  # fmt: skip
+    package = {"registryType": "npm", "identifier": "a"} | STDIO
+    parsed = published(packages=[package], remotes=[remote])
+    server = parsed.servers[VariantKey("weather")]
+    assert (server.transport, part(server).url) == (
+        "streamable_http",
+        "https://${TEAM}.example/mcp",
+    )
+    assert part(server).headers == {
+        "X-Api-Key": Value("secret", "X_API_KEY"),
+        "Authorization": Value("literal", "Bearer ${KEY}"),
+    }
+    (issue,) = parsed.issues
+    assert (issue.severity, "2 ways" in issue.message) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        {"registryType": "mcpb", "identifier": "https://a/b.mcpb"} | STDIO,
+        {"registryType": "npm", "identifier": "a", "transport": {"type": "sse", "url": "http://a"}},
+    ],
+)
+def test_a_package_that_no_worker_can_start_refuses_the_file(package: dict[str, Any]) -> None:
+    parsed = published(packages=[package])
+    assert parsed.broken
+    (issue,) = parsed.issues
+    assert "npm, pypi, nuget, oci" in issue.message
+
+
+def test_an_answer_of_the_registry_is_read_like_its_description() -> None:
+    inner = {"name": "a/weather", "remotes": [{"type": "sse", "url": "https://a.example/sse"}]}
+    parsed = parse_text(json.dumps({"server": inner, "_meta": {}}), "answer.json")
+    assert parsed.servers[VariantKey("weather")].transport == "sse"
+
+
+def test_an_npm_package_is_no_published_server() -> None:
+    root = {"name": "a", "version": "1.0.0", "packages": {"": {"name": "a"}}}
+    assert parse_text(json.dumps(root), "package-lock.json").broken
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "expected"),
+    [
+        ({"command": "node", "args": ["${__dirname}/x.js", "--in=${DOWNLOADS}"]}, {},
+         ("node", "/srv/weather/x.js", "--in=${HOME}/Downloads")),
+        ({"command": "a", "platform_overrides": {"linux": {"command": "b"}, "win32": {
+            "command": "c"}}}, {}, ("b",)),
+        ({"command": "a", "args": ["${user_config.dirs}", "${user_config.other}"]},
+         {"dirs": {"type": "directory", "multiple": True,
+                   "default": ["${HOME}/a", "${__dirname}/b"]}, "other": {"type": "string"}},
+         ("a", "${HOME}/a", "/srv/weather/b")),
+        ({"command": "a", "args": ["${user_config.dir}", "-l=${user_config.level}"]},
+         {"dir": {"type": "directory", "required": True}, "level": {"default": 3}},
+         ("a", "${DIR}", "-l=3")),
+        ({"command": "a", "args": ["${user_config.a}"]}, {"a": {"default": "${user_config.a}"}},
+         ("a", "${user_config.a}")),
+    ],
+)  # fmt: skip
+def test_a_bundle_says_how_it_is_started_from_its_folder(
+    config: dict[str, Any], options: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    assert words(bundle(config, options)) == expected
+
+
+def test_a_sensitive_option_of_a_bundle_is_a_secret() -> None:
+    env = {"API_KEY": "${user_config.key}", "UNSET": "${user_config.unset}", "A": "b"}
+    options = {"key": {"sensitive": True, "required": True}, "unset": {"sensitive": True}}
+    parsed = bundle({"command": "a", "env": env}, options)
+    assert part(parsed.servers[VariantKey("weather")]).env == {
+        "API_KEY": Value("secret", "API_KEY"),
+        "A": Value("literal", "b"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("node", ("node", "/srv/weather/server/start")),
+        ("python", ("python3", "/srv/weather/server/start")),
+        ("uv", ("uv", "run", "--directory", "/srv/weather", "/srv/weather/server/start")),
+        ("binary", ("/srv/weather/server/start",)),
+    ],
+)
+def test_a_bundle_without_a_command_starts_its_entry_point(
+    kind: str, expected: tuple[str, ...]
+) -> None:
+    assert words(bundle(kind=kind)) == expected
+
+
+def test_the_folder_of_a_manifest_with_a_relative_name_is_absolute() -> None:
+    root = {"dxt_version": "0.1", "name": "s", "server": {"type": "binary", "entry_point": "a"}}
+    spec = parse_text(json.dumps(root), "b/manifest.json").servers[VariantKey("s")]
+    assert part(spec).command == str(Path.cwd() / "b" / "a")
