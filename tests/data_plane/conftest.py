@@ -98,6 +98,8 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.takes_instance_changes = False
         self.takes_held_digest = False
         self.asks_held = False
+        self.welcomes = asyncio.Event()
+        self.welcomes.set()
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -125,6 +127,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             takes_instance_changes=self.takes_instance_changes,
             takes_held_digest=self.takes_held_digest,
         )
+        await self.welcomes.wait()
         if self.asks_held:
             await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
             self.received.put_nowait(await context.read())

@@ -157,6 +157,19 @@ async def test_a_worker_rejoins_a_control_plane_that_reads_nothing(
     assert await bench.push()
 
 
+async def test_a_worker_tries_again_if_nothing_welcomes_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leaseway.data_plane.sync.client._WELCOME_TIMEOUT", 0.1)
+    bench.plane.welcomes.clear()
+    await rejoin(bench)
+    await bench.until(lambda: "sent no welcome within 0.1 s" in caplog.text)
+    monkeypatch.undo()
+    bench.plane.welcomes.set()
+    await bench.plane.hello()
+    assert await bench.push()
+
+
 async def test_a_control_plane_with_an_older_epoch_is_rejected(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

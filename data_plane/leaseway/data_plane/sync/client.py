@@ -50,6 +50,9 @@ _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _REPORT_INTERVAL: Final = 0.1
 _LEAVE_TIMEOUT: Final = 5.0
+_WELCOME_TIMEOUT: Final = 60.0
+"""Seconds for the welcome: a proxy may answer pings for a control plane that is gone. A large fleet
+that joins at once waits some seconds."""
 _MAX_UNHANDLED: Final = 64
 """Messages that wait while a delta is applied; with more, the stream is not read."""
 _COMPILE_SLICE: Final = 0.005
@@ -192,8 +195,16 @@ class SyncClient:
         welcomed = False
         try:
             hello = self._status.hello(self._highest_epoch)
-            await self._write(stream, sync_pb2.SyncRequest(hello=hello))
-            welcome = await self._receive_welcome(stream)
+            try:
+                async with asyncio.timeout(_WELCOME_TIMEOUT):
+                    await self._write(stream, sync_pb2.SyncRequest(hello=hello))
+                    welcome = await self._receive_welcome(stream)
+            except TimeoutError:
+                raise _StreamEnded(
+                    f"{self._outgoing.address} has taken the Sync stream and sent no welcome "
+                    f"within {_WELCOME_TIMEOUT:g} s; a proxy there may have lost its control "
+                    "plane. The worker tries again."
+                ) from None
             welcomed = True
             if hello.held_digest and not welcome.takes_held_digest:
                 self._status.handle_welcome(welcome)
