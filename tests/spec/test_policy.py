@@ -173,6 +173,8 @@ def test_a_rule_denies_if_it_is_true_or_cannot_be_evaluated(
         ("arg.path == 1", "undeclared reference to 'arg.*; a rule has the variables method, tool"),
         ("tenant", "STRING"),
         ("tenant + 1", "no matching overload"),
+        ("args.path.matches('[')", r"'\[' is no regular expression of RE2 .*missing \]"),
+        ("args.a == 1 && !matches(args.path, 'a(?=b)')", "invalid perl operator"),
     ],
 )
 def test_an_invalid_rule_is_rejected_with_a_reason(expression: str, reason: str) -> None:

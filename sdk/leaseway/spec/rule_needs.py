@@ -27,7 +27,8 @@ MAX_WORK: Final = 16 * MIB
 could cost more are denied: CEL limits the steps of a loop, and not what one of them reads."""
 _MAX_STEPS: Final = 10_000
 """Steps of all loops of a rule, by CEL itself."""
-_SEARCHES: Final = {"contains": 800, "matches": 4}
+_MATCHES: Final = "matches"
+_SEARCHES: Final = {"contains": 800, _MATCHES: 4}
 """Functions that search a text for another one: the square of their length, divided by this, is how
 many characters one of them reads at worst."""
 
@@ -176,10 +177,12 @@ class Reading(NamedTuple):
     Attributes:
         needs: The facts of a call.
         compared: The texts with which it compares variables, as (variable, text).
+        patterns: Its regular expressions.
     """
 
     needs: Needs
     compared: frozenset[tuple[str, str]]
+    patterns: frozenset[str]
 
 
 _Fields = Mapping[int, list[bytes]]
@@ -205,7 +208,7 @@ def read_expression(serialized: bytes) -> Reading:
         raise ValueError(f"its compiled form is {wrapper[1]!r}")
     reader = _Reader()
     reader.read(_fields(wrapper[2][0])[4][0])
-    return Reading(reader.needs, frozenset(reader.compared))
+    return Reading(reader.needs, frozenset(reader.compared), frozenset(reader.patterns))
 
 
 class _Reader:
@@ -221,6 +224,7 @@ class _Reader:
         self._computes_names = False
         self._remaining: list[bytes] = []
         self.compared: set[tuple[str, str]] = set()
+        self.patterns: set[str] = set()
 
     @property
     def needs(self) -> Needs:
@@ -267,8 +271,12 @@ class _Reader:
         elif function == _IN:
             for members in _fields(arguments[1])[7]:
                 self._compare(arguments[0], _fields(members)[1])
-        if function in _SEARCHES and _text_of(arguments[-1]) is None:
-            self._searches.add(function)
+        if function in _SEARCHES:
+            sought = _text_of(arguments[-1])
+            if sought is None:
+                self._searches.add(function)
+            elif function == _MATCHES:
+                self.patterns.update(sought)
         if function in _LOOKUPS:
             self._look_up_key(*arguments)
         elif function == _IN and not _fields(arguments[1])[7]:  # in a list, there is no name

@@ -166,4 +166,22 @@ def compile_expression(text: str) -> Expression:
                 f"it compares method with '{text[:64]}', which it never is; the methods that rules "
                 f"judge are {', '.join(METHODS)}"
             )
+    for pattern in sorted(reading.patterns):
+        _check_pattern(pattern)
     return _Compiled(compiled, reading.needs, reading.compared)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Check a regular expression, which CEL itself reads only when a rule is evaluated.
+
+    Raises:
+        RuleNotCompiled: It is none, so that the rule would deny every call.
+    """
+    _, environment = cel_environment()
+    try:
+        found = environment.compile("''.matches(tool)").eval(None, {"tool": pattern}).value()
+    except _FAILURES as error:
+        found = str(error)
+    if not isinstance(found, bool):
+        why = str(found).partition("\n")[0][:200]
+        raise RuleNotCompiled(f"{pattern[:64]!r} is no regular expression of RE2 ({why})")
