@@ -8,7 +8,7 @@ import math
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, Cancelled
 from leaseway.wire.bounds import LEASE_IDLE
 
 
@@ -53,6 +53,24 @@ async def test_a_cancellation_at_the_end_of_a_client_keeps_no_lease(
     with pytest.raises(asyncio.CancelledError):
         await closing
     await until(lambda: worker.released == [lease.id])
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("ticks", range(12))
+async def test_a_call_ends_with_its_client_however_far_it_has_come(
+    plane: FakeControlPlane, worker: FakeWorker, ticks: int, is_known: bool
+) -> None:
+    client = AsyncClient(plane.address)
+    if is_known:
+        await client.call_tool("time_now")
+    worker.answer = Gate()
+    call = asyncio.create_task(client.call_tool("time_now"))
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    await client.close()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises((Cancelled, RuntimeError), match="closed"):
+            await call
 
 
 async def test_a_lease_granted_after_its_session_closed_is_released(

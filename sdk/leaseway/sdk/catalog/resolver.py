@@ -14,6 +14,7 @@ import logging
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -29,7 +30,7 @@ from leaseway.sdk.catalog.targets import (
     serving_workers,
 )
 from leaseway.sdk.transport.control import CONNECT_TIMEOUT, ControlPlane
-from leaseway.sdk.transport.faults import fault_of_control_plane
+from leaseway.sdk.transport.faults import client_closed, fault_of_control_plane
 from leaseway.sdk.transport.workers import ServingWorkers
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.replaceable_channel import RpcCutOff
@@ -339,6 +340,10 @@ class Resolver:
     def _flush(self) -> None:
         by_domain = attrgetter("domain", "user")
         queue, self._queue = sorted(self._queue, key=by_domain), []
+        if self.registry_version.ended:
+            for request in queue:
+                self._fail(request, client_closed(sent=False))
+            return
         for _, group in groupby(queue, by_domain):
             requests = list(group)
             for start in range(0, len(requests), _MAX_NAMES):
@@ -347,7 +352,14 @@ class Resolver:
     def _start(self, requests: list[_Request]) -> None:
         task = self._loop.create_task(self._send(requests), name="leaseway resolve")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._end_requests, requests))
+
+    def _end_requests(self, requests: list[_Request], task: asyncio.Task[None]) -> None:
+        """Fail what a cancelled task has left, also if it was cancelled before its first step."""
+        self._tasks.discard(task)
+        if task.cancelled():
+            for request in requests:
+                self._fail(request, client_closed(sent=False))
 
     async def _send(self, requests: list[_Request]) -> None:
         """Resolve names of one kind and server; if a batch fails, resolve each name separately."""
@@ -370,10 +382,6 @@ class Resolver:
                 for request in missing:
                     why = f"The control plane's response does not resolve '{request.name}'."
                     self._fail(request, Fault(Reason.INTERNAL, why))
-        except asyncio.CancelledError:
-            for request in requests:
-                self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))
-            raise
         except Exception as error:  # noqa: BLE001 - later uses of the name would wait for ever
             # Any error: every later use of the name would wait for an unanswered request.
             if isinstance(error, Fault):

@@ -15,6 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
 
 import grpc
@@ -254,13 +255,25 @@ class Exchange(ABC):
         finally:
             self._renewal = None
 
-    @abstractmethod
+    def _start(self, name: str, context: Context | None = None) -> None:
+        """Carry messages in a task from now on; the end of a subclass's constructor."""
+        self._task = self._loop.create_task(self._run(), name=name, context=context)
+        self._task.add_done_callback(self._on_task_end)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        """End the exchange also if its task was cancelled before its first step."""
+        if task.cancelled():
+            self._closed = True
+        self._end(None)
+
     async def close(self) -> None:
         """End the exchange; calls in flight fail as cancelled."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
-    @abstractmethod
     def abort(self) -> None:
         """Start ending the exchange, without waiting."""
+        self._task.cancel()
 
     async def _wait_for_slot(self, deadline: float) -> None:
         slot: asyncio.Future[None] = self._loop.create_future()
@@ -457,16 +470,7 @@ class GrpcExchange(Exchange):
             request_serializer=None,
             response_deserializer=execution_pb2.ExchangeResponse.FromString,
         )(metadata=metadata)
-        self._task = self._loop.create_task(self._run(), name=f"leaseway exchange {worker}")
-
-    async def close(self) -> None:
-        """End the stream; calls in flight fail as cancelled."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def abort(self) -> None:
-        """Start ending the stream, without waiting."""
-        self._task.cancel()
+        self._start(f"leaseway exchange {worker}")
 
     def _send_call(self, call_id: int, fields: bytes, payload: bytes, timeout_ms: int) -> int:
         if len(payload) > BATCH_SIZE:

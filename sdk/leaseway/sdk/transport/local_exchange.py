@@ -6,7 +6,6 @@ the same messages are sent.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import Context
@@ -60,18 +59,7 @@ class LocalExchange(Exchange):
         self._authorization = authorization
         self._hello = hello
         # In a context of its own: the stream outlasts the call that opens it, and its trace.
-        self._task = self._loop.create_task(
-            self._run(), name=f"leaseway local exchange {local.id}", context=Context()
-        )
-
-    async def close(self) -> None:
-        """End the stream; calls in flight fail as cancelled."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def abort(self) -> None:
-        """Start ending the stream, without waiting."""
-        self._task.cancel()
+        self._start(f"leaseway local exchange {local.id}", Context())
 
     async def _carry(self) -> None:
         try:
