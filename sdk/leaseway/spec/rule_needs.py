@@ -7,7 +7,7 @@ Texts, escapes and macros are resolved in it, so that nothing is guessed from ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
@@ -28,9 +28,9 @@ could cost more are denied: CEL limits the steps of a loop, and not what one of 
 _MAX_STEPS: Final = 10_000
 """Steps of all loops of a rule, by CEL itself."""
 _MATCHES: Final = "matches"
-_SEARCHES: Final = {"contains": 800, _MATCHES: 4}
-"""Functions that search a text for another one: the square of their length, divided by this, is how
-many characters one of them reads at worst."""
+_CONTAINS: Final = "contains"
+_SEARCH: Final = 1 / 800
+"""Of the square of a text's length: how many characters a search of it for another one reads."""
 
 _ARGUMENTS: Final = "args"
 _CONTAINERS: Final = (dict, list)
@@ -43,34 +43,19 @@ class Needs:
         names: Variables besides `args`.
         members: Members of `args`; None for all.
         inner: Names that are looked up inside the members, or anywhere in `args` if it needs all.
-        loops: How many loops an expression has.
-        searches: The functions that search texts of a caller for others of his.
     """
 
-    __slots__ = (
-        "_folded",
-        "_inner",
-        "_inner_folded",
-        "_loops",
-        "_members",
-        "_names",
-        "_searches",
-    )
+    __slots__ = ("_folded", "_inner", "_inner_folded", "_members", "_names")
 
     def __init__(
         self,
         names: frozenset[str],
         members: frozenset[str] | None,
         inner: frozenset[str] = frozenset(),
-        *,
-        loops: int = 0,
-        searches: frozenset[str] = frozenset(),
     ) -> None:
         self._names = names
         self._members = members
         self._inner = inner
-        self._loops = loops
-        self._searches = searches
         self._folded = frozenset(name.casefold() for name in members or ())
         self._inner_folded = frozenset(name.casefold() for name in inner)
 
@@ -81,42 +66,13 @@ class Needs:
             members: frozenset[str] | None = mine | others
         else:
             members, inner = None, inner | (mine or others or frozenset())
-        loops = max(self._loops, other._loops)
-        return Needs(names, members, inner, loops=loops, searches=self._searches | other._searches)
+        return Needs(names, members, inner)
 
     def are_met_by(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether rules can judge arguments.
+        """Return whether rules can judge arguments: they are few, and have no similar names.
 
-        They are few, have no similar names, and no texts that take too long. Some servers read a
-        member by its name in any case, which a rule does not see.
+        Some servers read a member by its name in any case, which a rule does not see.
         """
-        if not self._are_clear(arguments):
-            return False
-        return not (self._loops or self._searches) or self._cost_little(arguments)
-
-    def _cost_little(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether loops and searches read few characters of the arguments that are used."""
-        members = self._members
-        used: list[Any] = [arguments]
-        if members is not None:
-            used = [value for name, value in arguments.items() if name in members]
-        count = longest = 0
-        while used:
-            value = used.pop()
-            count += 1
-            if isinstance(value, str):
-                longest = max(longest, len(value))
-            elif isinstance(value, dict):
-                longest = max(longest, *map(len, value), 0)
-                used.extend(value.values())
-            elif isinstance(value, list):
-                used.extend(value)
-        steps: int = min(_MAX_STEPS, count**self._loops)
-        work = longest + sum(longest * longest / _SEARCHES[name] for name in self._searches)
-        return steps * work <= MAX_WORK
-
-    def _are_clear(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether arguments are few, and have no name like one that is looked up."""
         members = self._members
         if members is None:
             return self._is_clear(arguments)
@@ -171,6 +127,54 @@ class Needs:
 NOTHING: Final = Needs(frozenset(), frozenset())
 
 
+class TextWork(NamedTuple):
+    """What an expression reads more than once: each time by a loop, or by a search.
+
+    Attributes:
+        loops: How many loops it has inside one another.
+        ranges: The members of `args` that loops go through.
+        bodies: The members that steps of loops read; of nested loops also those of the ranges.
+        searched: The members that are searched for a text of the caller, or hold it.
+        repeats_searches: Whether a step of a loop does so.
+    """
+
+    loops: int
+    ranges: frozenset[str]
+    bodies: frozenset[str]
+    searched: frozenset[str]
+    repeats_searches: bool
+
+    def is_little(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the texts of arguments, which are few, take little time."""
+        steps = 1
+        if self.loops:
+            steps = min(_MAX_STEPS, _count_and_longest(arguments, self.ranges)[0] ** self.loops)
+        work: float = steps * _count_and_longest(arguments, self.bodies)[1]
+        if self.searched:
+            search = _count_and_longest(arguments, self.searched)[1] ** 2 * _SEARCH
+            work += steps * search if self.repeats_searches else search
+        return work <= MAX_WORK
+
+
+def _count_and_longest(arguments: Mapping[str, Any], members: frozenset[str]) -> tuple[int, int]:
+    """Return how many values members have, and how long their longest text is."""
+    used: list[Any] = [arguments]
+    if _ARGUMENTS not in members:
+        used = [value for name, value in arguments.items() if f".{name}" in members]
+    count = longest = 0
+    while used:
+        value = used.pop()
+        count += 1
+        if isinstance(value, str):
+            longest = max(longest, len(value))
+        elif isinstance(value, dict):
+            longest = max(longest, *map(len, value), 0)
+            used.extend(value.values())
+        elif isinstance(value, list):
+            used.extend(value)
+    return count, longest
+
+
 class Reading(NamedTuple):
     """What an expression uses, and compares.
 
@@ -178,11 +182,15 @@ class Reading(NamedTuple):
         needs: The facts of a call.
         compared: The texts with which it compares variables, as (variable, text).
         patterns: Its regular expressions.
+        takes_patterns: Whether callers choose others, which may take any time.
+        work: What of the arguments it reads more than once.
     """
 
     needs: Needs
     compared: frozenset[tuple[str, str]]
     patterns: frozenset[str]
+    takes_patterns: bool
+    work: TextWork
 
 
 _Fields = Mapping[int, list[bytes]]
@@ -208,7 +216,21 @@ def read_expression(serialized: bytes) -> Reading:
         raise ValueError(f"its compiled form is {wrapper[1]!r}")
     reader = _Reader()
     reader.read(_fields(wrapper[2][0])[4][0])
-    return Reading(reader.needs, frozenset(reader.compared), frozenset(reader.patterns))
+    return Reading(
+        needs=reader.needs,
+        compared=frozenset(reader.compared),
+        patterns=frozenset(reader.patterns),
+        takes_patterns=reader.takes_patterns,
+        work=reader.work,
+    )
+
+
+class _Place(NamedTuple):
+    """Where an expression stands: in how many loops, in what one goes through, in a search."""
+
+    depth: int = 0
+    in_range: bool = False
+    in_search: bool = False
 
 
 class _Reader:
@@ -219,28 +241,60 @@ class _Reader:
         self._members: set[str] = set()
         self._looked_up: set[str] = set()
         self._texts: set[str] = set()
-        self._loops = 0
-        self._searches: set[str] = set()
         self._computes_names = False
-        self._remaining: list[bytes] = []
+        self._depth = 0
+        self._ranges: set[str] = set()
+        self._bodies: set[str] = set()
+        self._searched: set[str] = set()
+        self._identifiers: set[str] = set()
+        self._searches_in_loops = False
+        self._place = _Place()
+        self._remaining: list[tuple[bytes, _Place]] = []
         self.compared: set[tuple[str, str]] = set()
         self.patterns: set[str] = set()
+        self.takes_patterns = False
 
     @property
     def needs(self) -> Needs:
         inner = self._looked_up | self._texts if self._computes_names else self._looked_up
         names = frozenset(self._names - {_ARGUMENTS})
-        members: frozenset[str] | None = frozenset(self._members)
         if _ARGUMENTS in self._names:  # as a whole
-            members, inner = None, inner | self._members
-        searches = frozenset(self._searches)
-        return Needs(names, members, frozenset(inner), loops=self._loops, searches=searches)
+            return Needs(names, None, frozenset(inner | self._members))
+        return Needs(names, frozenset(self._members), frozenset(inner))
+
+    @property
+    def work(self) -> TextWork:
+        # A step of an inner loop may read what an outer one goes through, and a search as well.
+        bodies = self._bodies | self._ranges if self._depth > 1 else self._bodies
+        searched = self._searched | self._ranges if self._searches_in_loops else self._searched
+        return TextWork(
+            loops=self._depth,
+            ranges=frozenset(self._ranges),
+            bodies=frozenset(bodies),
+            searched=frozenset(searched),
+            repeats_searches=self._searches_in_loops,
+        )
 
     def read(self, expression: bytes) -> None:
-        self._remaining.append(expression)
+        self._push([expression], _Place())
         while self._remaining:
-            for kind, values in _fields(self._remaining.pop()).items():
+            part, self._place = self._remaining.pop()
+            for kind, values in _fields(part).items():
                 self._read(kind, _fields(values[0]))
+
+    def _push(self, parts: Iterable[bytes], place: _Place | None = None) -> None:
+        place = self._place if place is None else place
+        self._remaining += [(part, place) for part in parts]
+
+    def _use(self, argument: str) -> None:
+        """Note where a member of the arguments is used, as `.NAME`, or all of them."""
+        place = self._place
+        if place.depth:
+            self._bodies.add(argument)
+        if place.in_range:
+            self._ranges.add(argument)
+        if place.in_search:
+            self._searched.add(argument)
 
     def _read(self, kind: int, content: _Fields) -> None:
         """Read an expression by the number of its only field."""
@@ -248,20 +302,26 @@ class _Reader:
             case 3:
                 self._texts.update(text.decode() for text in content[6])
             case 4:
-                self._names.update({content[1][0].decode()}.intersection(VARIABLES))
+                name = content[1][0].decode()
+                self._identifiers.add(name)
+                self._names.update({name}.intersection(VARIABLES))
+                if name == _ARGUMENTS:
+                    self._use(name)
             case 5:  # a member that is selected
                 self._look_up(content[1][0], content[2][0].decode())
             case 6:
                 self._call(content)
             case 7:  # a list
-                self._remaining += content[1]
+                self._push(content[1])
             case 8:
                 self._map(content)
             case 9:  # a macro: it may go through the names of a map, and compare them with texts
                 self._computes_names = True
-                self._loops += 1
-                for part in (2, 4, 5, 6, 7):
-                    self._remaining += content[part]
+                place, steps = self._place, self._place._replace(depth=self._place.depth + 1)
+                self._depth = max(self._depth, steps.depth)
+                self._push(content[2], place._replace(in_range=True))
+                self._push(content[4] + content[7])
+                self._push(content[5] + content[6], steps)
 
     def _call(self, call: _Fields) -> None:
         function, arguments = call[2][0].decode(), call[3]
@@ -271,18 +331,29 @@ class _Reader:
         elif function == _IN:
             for members in _fields(arguments[1])[7]:
                 self._compare(arguments[0], _fields(members)[1])
-        if function in _SEARCHES:
-            sought = _text_of(arguments[-1])
-            if sought is None:
-                self._searches.add(function)
-            elif function == _MATCHES:
-                self.patterns.update(sought)
+        elif function == _MATCHES:
+            self._pattern(arguments[-1])
+        place = self._place
+        if function == _CONTAINS and _text_of(arguments[-1]) is None:
+            self._searches_in_loops = self._searches_in_loops or bool(place.depth)
+            place = place._replace(in_search=True)
         if function in _LOOKUPS:
             self._look_up_key(*arguments)
         elif function == _IN and not _fields(arguments[1])[7]:  # in a list, there is no name
             self._look_up_key(arguments[1], arguments[0])
         else:
-            self._remaining += call[1] + arguments
+            self._push(call[1] + arguments, place)
+
+    def _pattern(self, pattern: bytes) -> None:
+        """Note a regular expression, or that callers choose it."""
+        constant = _text_of(pattern)
+        if constant is not None:
+            self.patterns.update(constant)
+            return
+        reader = _Reader()
+        reader.read(pattern)
+        if reader._members or reader._identifiers - {"tenant"}:
+            self.takes_patterns = True
 
     def _compare(self, value: bytes, others: list[bytes]) -> None:
         """Note the texts among the values with which a variable is compared."""
@@ -296,13 +367,13 @@ class _Reader:
         for entry in map(_fields, entries[2]):
             for key in entry[3]:
                 self._looked_up.update(_text_of(key) or ())
-            self._remaining += entry[3] + entry[4]
+            self._push(entry[3] + entry[4])
 
     def _look_up_key(self, value: bytes, key: bytes) -> None:
         names = _text_of(key)
         if names is None:
             self._computes_names = self._computes_names or not _fields(key)[3]
-            self._remaining += (value, key)
+            self._push((value, key))
         else:
             self._look_up(value, *names)
 
@@ -310,9 +381,10 @@ class _Reader:
         identifier = _fields(value)[4]
         if identifier and _fields(identifier[0])[1] == [_ARGUMENTS.encode()]:
             self._members.add(name)
+            self._use(f".{name}")
         else:
             self._looked_up.add(name)
-            self._remaining.append(value)
+            self._push((value,))
 
 
 def _text_of(expression: bytes) -> tuple[str] | None:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from leaseway.spec.rule_needs import NOTHING, VARIABLES, Needs, read_expression
+from leaseway.spec.rule_needs import NOTHING, VARIABLES, Needs, Reading, read_expression
 
 METHODS: Final = (
     "tools/call",
@@ -63,12 +63,13 @@ _FAILURES: Final = (RuntimeError, TypeError, ValueError, OverflowError)
 
 
 class _Compiled:
-    __slots__ = ("_eval", "compared", "needs")
+    __slots__ = ("_eval", "compared", "needs", "work")
 
-    def __init__(self, compiled: Any, needs: Needs, compared: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, compiled: Any, reading: Reading) -> None:
         self._eval = compiled.eval
-        self.needs = needs
-        self.compared = compared
+        self.needs = reading.needs
+        self.compared = reading.compared
+        self.work = reading.work
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         try:
@@ -105,17 +106,23 @@ class DeniesAll:
 class Expressions:
     """Compiled rules that are evaluated together, in order."""
 
-    __slots__ = ("_all", "_compiled", "_needs", "_only")
+    __slots__ = ("_all", "_compiled", "_needs", "_only", "_works")
 
     def __init__(self, expressions: Sequence[Expression]) -> None:
         self._all = tuple(expressions)
         self._compiled = [rule for rule in self._all if isinstance(rule, _Compiled)]
         self._needs = functools.reduce(Needs.__or__, (rule.needs for rule in self._all), NOTHING)
+        works = (rule.work for rule in self._compiled)
+        self._works = tuple(work for work in works if work.bodies or work.searched)
         self._only = self._all[0] if len(self._all) == 1 else None
 
     def can_judge(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the rules can judge arguments; see `Needs.are_met_by`."""
-        return not self._all or self._needs.are_met_by(arguments)
+        """Return whether the rules can judge arguments: see `Needs.are_met_by` and `TextWork`."""
+        if not self._all:
+            return True
+        return self._needs.are_met_by(arguments) and all(
+            work.is_little(arguments) for work in self._works
+        )
 
     def first_that_denies(self, facts: Mapping[str, Any]) -> int | None:
         """Return the index of the first rule that denies a call, or None."""
@@ -166,9 +173,14 @@ def compile_expression(text: str) -> Expression:
                 f"it compares method with '{text[:64]}', which it never is; the methods that rules "
                 f"judge are {', '.join(METHODS)}"
             )
+    if reading.takes_patterns:
+        raise RuleNotCompiled(
+            "its regular expression is the caller's, who could write one that takes minutes;"
+            " write it in the rule, where it may contain the tenant"
+        )
     for pattern in sorted(reading.patterns):
         _check_pattern(pattern)
-    return _Compiled(compiled, reading.needs, reading.compared)
+    return _Compiled(compiled, reading)
 
 
 def _check_pattern(pattern: str) -> None:
