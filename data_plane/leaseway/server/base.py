@@ -10,15 +10,13 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload
 
+from leaseway.wire.messages.mcp import LOG_LEVELS
+
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MARK: Final = "_leaseway_tool"
-_LEVELS: Final = (
-    *("debug", "info", "notice", "warning"),
-    *("error", "critical", "alert", "emergency"),
-)
 
 
 class ToolError(Exception):
@@ -228,8 +226,8 @@ class BaseMCPServer(ABC):
         Raises:
             ValueError: The level is none of MCP's.
         """
-        if level not in _LEVELS:
-            raise ValueError(f"the level {level!r:.80} is none of {', '.join(_LEVELS)}")
+        if level not in LOG_LEVELS:
+            raise ValueError(f"the level {level!r:.80} is none of {', '.join(LOG_LEVELS)}")
         self._notify("notifications/message", {"level": level, "data": data})
 
     def _notify(self, method: str, params: Mapping[str, Any]) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from leaseway.data_plane.core.tools.policy import TOOLS_CALL
 from leaseway.data_plane.core.tools.prompts_resources import (
+    METHODS,
     SUBSCRIBE,
     AdmittedRequest,
     CompiledPromptsResources,
@@ -15,9 +17,11 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     compile_prompts,
     judged_parts,
 )
+from leaseway.spec import rules
 from leaseway.spec.uri_filters import UriFilter, as_read
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ROOTS_CHANGED
 
 OFFERED = CompiledPromptsResources(
     prompts={"greet": "hello_greet"},
@@ -263,3 +267,7 @@ def test_a_definition_with_another_text_is_no_absent_one() -> None:
     compiled = CompiledPromptsResources({"greet": "g"}, (b'{"name":"greet","title":"a"}',))
     assert not compiled.absent((b'{"name":"greet"}',), (), ()).prompts
     assert compiled.absent((), (), ()).prompts == ("greet",)
+
+
+def test_rules_may_name_each_request_that_they_judge() -> None:
+    assert {*rules.METHODS} == {TOOLS_CALL, *METHODS} - {ROOTS_CHANGED}
