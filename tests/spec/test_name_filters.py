@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.spec.name_filters import matches, passes
+from leaseway.spec.name_filters import breadth, matches, passes
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,14 @@ def test_only_stars_are_wildcards(pattern: str, name: str, expected: bool) -> No
 def test_a_pattern_matches_like_the_equivalent_regular_expression(pattern: str, name: str) -> None:
     expression = ".*".join(re.escape(part) for part in pattern.split("*"))
     assert matches(pattern, name) == (re.fullmatch(expression, name, re.DOTALL) is not None)
+
+
+@settings(deadline=None)
+@given(st.text("ab*", max_size=8), st.text("ab*", max_size=8))
+def test_a_pattern_comes_before_those_that_match_more(wide: str, narrow: str) -> None:
+    # `*` in a pattern stands for itself here: what matches it matches all that the pattern does.
+    if matches(wide, narrow) and not matches(narrow, wide):
+        assert breadth(narrow) < breadth(wide)
 
 
 def test_a_hostile_pattern_and_name_take_linear_time() -> None:

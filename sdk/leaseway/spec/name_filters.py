@@ -5,6 +5,7 @@ The control plane filters listed names; workers filter the URIs of requests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -30,6 +31,16 @@ def matches(pattern: str, name: str) -> bool:
             return False
         at = found + len(part)
     return True
+
+
+def breadth(pattern: str) -> tuple[int, int, str]:
+    """Return what sorts patterns so that one comes before those that match all that it does.
+
+    The one with the most characters besides `*` comes first, of equals the one with the fewest
+    `*`, then by the alphabet.
+    """
+    stars = len(re.findall(r"\*+", pattern))
+    return pattern.count("*") - len(pattern), stars, pattern
 
 
 def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> bool:

@@ -161,8 +161,8 @@ class Quota(CallLimits):
     """What all callers of a server together may use, over all workers; None means unlimited.
 
     Attributes:
-        tools: (pattern over original names, limits of each tool that matches); the first match
-            applies.
+        tools: (pattern over original names, limits of each tool that matches), the narrowest
+            first; the first match applies.
     """
 
     leases: int | None = setting(None, Key(Whole(1, MAX_CALLS), "Leases at once."))
@@ -170,7 +170,7 @@ class Quota(CallLimits):
         (),
         Key(
             OwnReader(),
-            "Limits of each tool, by patterns of original names; the first match counts.",
+            "Limits of each tool, by patterns of original names; the narrowest match counts.",
             inside=tuple(keys_of(CallLimits)),
         ),
     )
@@ -189,7 +189,7 @@ class ServerPolicy:
         limits: Limits by tenant, with `OTHER_TENANTS` for tenants without an entry.
         agent_limits: Limits of single agents, by tenant as in `limits`.
         quota: The limits of all callers together.
-        risks: (pattern over original names, risk); the first match applies.
+        risks: (pattern over original names, risk), the narrowest first; the first match applies.
         rate: The rate of calls of external tools, for each tenant separately.
     """
 

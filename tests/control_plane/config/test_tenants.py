@@ -207,14 +207,11 @@ servers:
         ("risk: { a: financal }", "can't be 'financal'"),
         ("risk: { 'a b': mutating }", "can match no tool"),
         ("risk: { '': financial }", "it is empty; write '*'"),
-        ("risk: { '*': read_only, pay: financial }", "Write 'pay' first"),
-        ("risk: { 'p*': mutating, a: external, 'pa*': financial }", "'p*' before it matches"),
         ("rules: [ { deny: 'true', tools: ['a b'] } ]", "can match no tool, prompt or URI"),
         ("rate_limit: 10", "such as 10/s"),
         ("rate_limit: 0/s", "such as 10/s"),
         ("quota: { calls: 10 }", "such as 10/s"),
         ("quota: { tools: { '*': { leases: 1 } } }", "not a key of limits of calls"),
-        ("quota: { tools: { '*': { calls: 9/s }, a: { calls: 1/s } } }", "counts for no tool"),
     ],
 )
 def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) -> None:
@@ -224,6 +221,22 @@ def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) 
     assert not parsed.broken
     assert parsed.servers == {}
     assert any(says in issue.message for issue in parsed.issues)
+
+
+def test_the_narrowest_pattern_that_matches_a_tool_counts_wherever_it_stands() -> None:
+    keys = (
+        "risk: { '*': read_only, 'p*': mutating, pay: financial }\n"
+        "    quota: { tools: { '*': { calls: 9/s }, pay: { calls: 1/s } } }"
+    )
+    parsed = parse(
+        f"version: 1\nservers:\n  files:\n    transport: stdio\n    command: x\n    {keys}\n"
+    )
+    assert parsed.issues == ()
+    found = policy(parsed, "files")
+    risks = [found.risk_of(name, {}) for name in ("pay", "plan", "read")]
+    assert risks == ["financial", "mutating", "read_only"]
+    limits = [found.quota.of_tool(name).calls for name in ("pay", "read")]
+    assert limits == [Rate(1, 1.0), Rate(9, 1.0)]
 
 
 def test_rules_without_their_package_refuse_that_server_and_say_what_to_install(

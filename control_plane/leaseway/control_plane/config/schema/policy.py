@@ -23,7 +23,7 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.keys import Key, ListOf, OwnReader, Text, keys_of, setting
-from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter, matches
+from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter, breadth
 from leaseway.spec.policy import (
     EVERYTHING,
     OTHER_TENANTS,
@@ -149,11 +149,11 @@ _RISK: Final = choice(*RISKS)
 
 
 def _by_pattern(value: Reader[_T]) -> Reader[tuple[tuple[str, _T], ...]]:
-    """Return a reader of values by patterns of original names, of which the first match counts."""
+    """Return a reader of values by patterns of original names, the narrowest pattern first."""
 
     @reader({"type": "object", "additionalProperties": value.schema})
     def read(node: Tree, where: Where) -> tuple[tuple[str, _T], ...]:
-        values: list[tuple[str, _T]] = []
+        values: dict[str, _T] = {}
         for entry in entries_of(node, where, filters.MAX_PATTERNS):
             place = where.child(entry)
             fault = filters.name_pattern_fault(entry.name)
@@ -163,20 +163,11 @@ def _by_pattern(value: Reader[_T]) -> Reader[tuple[tuple[str, _T], ...]]:
                 message = f"{quoted(entry.name)} can match no tool: {fault}."
                 place.error(entry.at, IssueReason.BAD_VALUE, message)
             found = value(entry.value, place)
-            if found is None or fault:
-                continue
-            # `*` in a pattern matches itself, so that this finds what matches all that it does.
-            open_ended = (one for one in values if "*" in one[0])
-            before = next((one for one in open_ended if matches(one[0], entry.name)), None)
-            if before is not None and before[1] != found:
-                message = (
-                    f"{quoted(entry.name)} counts for no tool: the first pattern that matches"
-                    f" counts, and {quoted(before[0])} before it matches all of its tools. Write"
-                    f" {quoted(entry.name)} first."
-                )
-                place.error(entry.at, IssueReason.BAD_VALUE, message)
-            values.append((entry.name, found))
-        return tuple(values)
+            if found is not None and not fault:
+                values[entry.name] = found
+        # Helm, `kubectl apply` and `yaml.safe_dump` sort the keys of objects, so their order in
+        # the file must not matter.
+        return tuple((name, values[name]) for name in sorted(values, key=breadth))
 
     return read
 
