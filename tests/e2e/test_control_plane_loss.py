@@ -153,14 +153,15 @@ async def leases(client: AsyncClient, count: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_lease_outlives_its_ttl_without_a_control_plane(tmp_path: Path) -> None:
+async def test_a_lease_is_renewed_without_a_control_plane(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         session = client.session("dialog")
         # Long enough that a busy machine, which stops processes for some seconds, ends no lease.
         lease = await session.acquire("leased", ttl=10)
         await session.call_tool("leased_next")
         await kill_control_plane(system)
-        await asyncio.sleep(12.0)  # real time: the ttl runs on the worker's clock
+        granted = lease.expires_at
+        await eventually(lambda: lease.expires_at > granted)
         assert (await session.call_tool("leased_next")).text == "2"
         await session.release(lease)
         await system.start_control_plane()

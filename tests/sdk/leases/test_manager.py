@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.calls import ReceivedCall
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import (
@@ -222,23 +221,6 @@ async def test_leases_work_without_a_control_plane(
     assert await session.release("desk") is True
     with pytest.raises(ControlPlaneUnavailable):
         await session.acquire("desk")
-
-
-async def test_a_first_call_longer_than_its_lease_still_holds_it(
-    client: AsyncClient, worker: FakeWorker
-) -> None:
-    worker.ttl = 1.0
-
-    async def slow(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
-        await asyncio.sleep(1.2)
-        return text_result("slow")
-
-    worker.answer = slow
-    session = client.session("dialog")
-    assert (await session.call_tool("desk_open")).new_lease is not None
-    assert len(session.leases()) == 1
-    worker.answer = lambda *_: text_result("still there")
-    assert (await session.call_tool("desk_open")).text == "still there"
 
 
 async def test_a_session_is_usable_after_a_cancelled_first_call(

@@ -67,6 +67,22 @@ class ClientLease:
             self.expires_at = at + ttl
             self.expires_wall = wall + ttl
 
+    def renew_by_call(self, ttl: float, sent_at: float, now: float, wall: float) -> None:
+        """Record the time to live that an answered request, such as a call, granted.
+
+        It counts from when the worker handled the request, which may have taken longer than the
+        time to live itself. So it is counted from a third of it ago, to allow for the response's
+        travel time; the next renewal corrects this.
+
+        Args:
+            ttl: Granted time to live in seconds.
+            sent_at: When the request was sent.
+            now: When it was answered.
+            wall: The same as Unix time.
+        """
+        since = max(sent_at, now - ttl * _RENEW_AT)
+        self.renew(ttl, since, wall - (now - since))
+
 
 class Lease(PlainData):
     """A session's own MCP client for one server, kept alive by the SDK until it is released."""

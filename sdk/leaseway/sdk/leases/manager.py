@@ -203,8 +203,7 @@ class LeaseManager:
     def record_call(self, lease: ClientLease, sent_at: float) -> None:
         """Record an answered call on a lease, which renewed the lease."""
         now = self._loop.time()
-        since = max(sent_at, now - lease.ttl / 3)
-        lease.renew(lease.ttl, since, time.time() - (now - since))
+        lease.renew_by_call(lease.ttl, sent_at, now, time.time())
         lease.used_at = now
 
     def set_idle_limit(self, session: str, limit: float) -> None:

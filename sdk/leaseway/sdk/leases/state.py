@@ -383,10 +383,6 @@ class SessionLeases:
     ) -> ClientLease:
         """Record a new or renewed lease.
 
-        The time to live counts from when the worker handled the request, which may have taken
-        longer than the time to live itself. So it is counted from a third of it ago, to allow for
-        the response's travel time; the next renewal corrects this.
-
         A slow call may report a lease that was released, or ended, after the call was sent. The
         returned lease is then not held: renewing it would bring back its end, which the session
         knows.
@@ -412,8 +408,7 @@ class SessionLeases:
                 owned=granted.owned,
                 reminder=granted.reminder,
             )
-        since = max(sent_at, now - granted.ttl / 3)
-        lease.renew(granted.ttl, since, wall - (now - since))
+        lease.renew_by_call(granted.ttl, sent_at, now, wall)
         lease.used_at, lease.idle = now, self.idle
         if sent_at <= slot.gone.get(lease.lease_id, -math.inf):
             return lease
