@@ -24,6 +24,7 @@ from leaseway.vault.file import (
     set_secret,
 )
 from leaseway.vault.key import VaultError, VaultPlace, find_vault, new_key, read_keys
+from leaseway.vault.private_file import PrivateFileError, locked
 
 KEY = "correct horse battery staple"
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
@@ -254,10 +255,9 @@ def test_a_crash_between_write_and_rename_leaves_the_old_vault(place: VaultPlace
 def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from leaseway.vault import file as vault, private_file\n"
+        "from leaseway.vault import file as vault\n"
         "from leaseway.vault.key import VaultPlace\n"
         "vault._SCRYPT = {'length': 32, 'n': 16, 'r': 8, 'p': 1}\n"
-        "private_file._LOCK_TIMEOUT = 60.0\n"
         "place = VaultPlace(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "for i in range(8): vault.set_secret(place, f'{sys.argv[3]}-{i}', 'x')\n"
     )
@@ -274,29 +274,33 @@ def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
         assert set(read_vault(place)) == {f"w{n}-{i}" for n in range(4) for i in range(8)}
 
 
-def test_waiting_for_another_writer_is_limited(
-    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(private_file, "_LOCK_TIMEOUT", 0.05)
+def test_waiting_for_another_writer_is_limited(place: VaultPlace) -> None:
     with (
-        private_file.locked(place.path),
-        pytest.raises(VaultError, match="Another process has been writing"),
+        locked(place.path),
+        pytest.raises(PrivateFileError, match="Another process has been writing"),
+        locked(place.path, timeout=0.05),
     ):
-        set_secret(place, "a", "1")
+        pass
 
 
 def test_a_writer_waits_as_long_as_others_finish_their_writes(
     place: VaultPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls = itertools.count()
-    monkeypatch.setattr(private_file, "_LOCK_TIMEOUT", 0.05)
-    monkeypatch.setattr(private_file, "_written", lambda _path: (1, min(next(polls), 30)))
-    with (
-        private_file.locked(place.path),
-        pytest.raises(VaultError, match="Another process has been writing"),
-    ):
-        set_secret(place, "a", "1")
+    monkeypatch.setattr(private_file, "file_stamp", lambda _path: (min(next(polls), 30),))
+    with locked(place.path), pytest.raises(PrivateFileError), locked(place.path, timeout=0.05):
+        pass
     assert next(polls) > 30
+
+
+def test_a_vault_that_cannot_be_locked_is_unchanged(place: VaultPlace, tmp_path: Path) -> None:
+    set_secret(place, "a", "1")
+    lock = place.path.with_name(f".{place.path.name}.lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(VaultError, match="cannot be locked"):
+        set_secret(place, "a", "2")
+    assert values(place) == {"a": "1"}
 
 
 def test_a_linked_vault_stays_a_link(place: VaultPlace, tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from leaseway.control_plane.config.schema.issues import (
     ParsedConfig,
     problems_of,
 )
-from leaseway.control_plane.config.tree.files import Signature, signature
 from leaseway.control_plane.config.watch.all_files import watch_sources
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.plane import Plane
 from leaseway.telemetry.tracing import tracer
 from leaseway.wire.channels.trace_context import traceparent_of
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 from leaseway.wire.span_attributes import Attr
 
 OnLoaded = Callable[[Mapping[Source, FileContent], ParsedConfig], None]
@@ -126,25 +126,25 @@ class _Removals:
 async def _wait_for_change(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
     """Wait for a change of the configuration, or of a file that it refers to."""
     while not change.done():
-        polls = bool(followed.signatures) or followed.may_change
+        polls = bool(followed.stamps) or followed.may_change
         await asyncio.wait({change}, timeout=_POLL_INTERVAL if polls else None)
         if followed.has_new_documents or (polls and await asyncio.to_thread(followed.changed)):
             return
 
 
 class _FollowedFiles:
-    """Files that a configuration refers to, with their signatures when it was read.
+    """Files that a configuration refers to, with their stamps when it was read.
 
     Documents that are fetched meanwhile count as well.
     """
 
     def __init__(self) -> None:
-        self.signatures: Mapping[Path, Signature] = {}
+        self.stamps: Mapping[Path, FileStamp] = {}
         self._documents = DOCUMENTS.changes
 
-    def reset(self, files: Mapping[Path, Signature], documents: int) -> None:
+    def reset(self, files: Mapping[Path, FileStamp], documents: int) -> None:
         """Follow the files of a configuration that was read at this state of the documents."""
-        self.signatures = files
+        self.stamps = files
         self._documents = documents
 
     @property
@@ -157,7 +157,7 @@ class _FollowedFiles:
 
     def changed(self) -> bool:
         """Return whether a file was replaced or modified. Blocks."""
-        return any(signature(path) != seen for path, seen in self.signatures.items())
+        return any(file_stamp(path) != seen for path, seen in self.stamps.items())
 
 
 async def load_config(

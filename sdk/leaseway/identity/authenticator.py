@@ -51,7 +51,7 @@ from leaseway.identity.tokens import (
 from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.secrets.trusted_files import file_stamp
+from leaseway.wire.file_stamp import file_stamp
 
 _logger = logging.getLogger(__name__)
 _POLL: Final = 1.0

@@ -34,9 +34,10 @@ from leaseway.identity.principal import (
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
 from leaseway.wire.errors import Fault
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.names import is_valid_key
-from leaseway.wire.secrets.trusted_files import file_stamp, read_trusted
+from leaseway.wire.secrets.trusted_files import read_trusted
 
 _logger = logging.getLogger(__name__)
 
@@ -280,7 +281,7 @@ class IssuerKeys:
         self._keys: JwkSet | None = None
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
-        self._file_stamp: object = None
+        self._file_stamp: FileStamp | None = None
         self._is_file = "://" not in issuer.jwks
         self._reading: asyncio.Task[None] | None = None
 

@@ -19,6 +19,7 @@ from leaseway.vault.clients import ClientStore
 from leaseway.vault.file import LOGIN_SUFFIX, read_vault, set_secret
 from leaseway.vault.key import VaultError, VaultPlace, read_keys
 from leaseway.vault.private_file import PrivateFileError, locked, read_private, write_private
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 MAX_LOGINS: Final = 10_000
 _ENTRY: Final = "login"
@@ -139,13 +140,10 @@ class LoginStore:
         """
         return self._read(self._path(key))
 
-    def stamp(self, key: LoginKey) -> tuple[int, int] | None:
+    def stamp(self, key: LoginKey) -> FileStamp | None:
         """Return what differs once a login has been written again; None if there is none."""
-        try:
-            found = self._path(key).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino
+        path = self._path(key)
+        return file_stamp(path) if path.exists() else None
 
     def write(self, login: Login) -> bool:
         """Replace a login; return whether this created the key file, for the first secret.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from leaseway.wire.file_stamp import file_stamp
 from leaseway.wire.secrets.trusted_files import UntrustedFile, check_secret
 
 _LOCK_TIMEOUT: Final = 10.0
@@ -120,9 +121,9 @@ def locked(path: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
 
 def _wait_for_lock(descriptor: int, path: Path, timeout: float) -> None:
     """Wait for the lock as long as others finish their writes, however many there are."""
-    deadline, written = time.monotonic() + timeout, _written(path)
+    deadline, written = time.monotonic() + timeout, file_stamp(path)
     while True:
-        if (newest := _written(path)) != written:
+        if (newest := file_stamp(path)) != written:
             deadline, written = time.monotonic() + timeout, newest
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,12 +136,3 @@ def _wait_for_lock(descriptor: int, path: Path, timeout: float) -> None:
             time.sleep(_LOCK_POLL)
         else:
             return
-
-
-def _written(path: Path) -> tuple[int, int] | None:
-    """Return what changes with each write of a file, or None if it does not exist."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

@@ -17,9 +17,9 @@ from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
 from leaseway.data_plane.core.ports import PeoplesLogins
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.references.vault import FileStamp, file_stamp
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 _POLL: Final = 1.0
 """Seconds between two looks: a folder on a network sends no events."""
@@ -49,7 +49,7 @@ class LoginWatcher:
         self._logins = logins
         self._scanner = DiskScanner(DISK_TIMEOUT)
         self._following = asyncio.Lock()
-        self._stamp: FileStamp = None
+        self._stamp: FileStamp | None = None
         self._looks = 0
         self._changed: asyncio.Future[None] | None = None
         self.changes = 0
@@ -106,7 +106,7 @@ class LoginWatcher:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    async def _stamp_of(self, folder: Path) -> FileStamp:
+    async def _stamp_of(self, folder: Path) -> FileStamp | None:
         found = await self._scanner.map(file_stamp, [folder])
         return found.get(folder, self._stamp)
 

@@ -25,16 +25,17 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.kinds.values import unread_fault
 from leaseway.data_plane.kinds.watched import code_files
-from leaseway.data_plane.references.vault import FileStamp, WorkerVault, file_stamp
+from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 _MISSING: Final = "MISSING_REFERENCE"
 _FAILED: Final = "CHANGED_VALUE_FAILED"
 _MAX_UNSTARTED: Final = 1024
 """Servers without an instance that are watched; the others are retried when their backoff ends."""
-_HANGING: Final[FileStamp] = (-1, -1, -1, -1)
+_HANGING: Final[FileStamp] = (-1,)
 """The stamp of a file that does not respond."""
 
 _logger = logging.getLogger(__name__)

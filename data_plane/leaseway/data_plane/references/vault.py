@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from leaseway.data_plane.audit.sinks.settings import SecretMissing, SinkSettings
 from leaseway.data_plane.references.resolver import MissingReference, Resolver
 from leaseway.spec.references import Value
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, VaultPlace
-
-FileStamp = tuple[int, int, int, int] | None
-"""Modification time, change time, size and inode of a file; None if there is none."""
-
-
-def file_stamp(path: Path) -> FileStamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 
 class WorkerVault:

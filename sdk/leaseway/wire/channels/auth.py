@@ -15,10 +15,10 @@ from typing import Final
 
 from leaseway.wire.bounds import KIB
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.file_stamp import file_stamp
 from leaseway.wire.secrets.redaction import hide
 from leaseway.wire.secrets.trusted_files import (
     UntrustedFile,
-    file_stamp,
     named_path,
     read_trusted,
 )

@@ -21,9 +21,9 @@ import grpc
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.endpoint import NO_WEB_PROXY, grpc_target, is_loopback_host
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
+from leaseway.wire.file_stamp import file_stamp
 from leaseway.wire.secrets.trusted_files import (
     UntrustedFile,
-    file_stamp,
     named_path,
     read_trusted,
 )

@@ -73,15 +73,6 @@ def named_path(variable: str, name: str) -> Path:
         raise ValueError(f"{variable} names {name}, but: {error}") from None
 
 
-def file_stamp(path: Path) -> tuple[object, ...]:
-    """Return a value that differs after a file, its mode, or why there is none has changed."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        return (error.errno,)
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
-
-
 def _of_others(status: os.stat_result, bits: int) -> int:
     """Return the mode bits of others, and of the group if the file is our own.
 

@@ -24,13 +24,12 @@ from leaseway.control_plane.config.openapi.split.bundling import bundle
 from leaseway.control_plane.config.openapi.split.parts import Folder, Origin
 from leaseway.control_plane.config.tree.files import (
     NotRegular,
-    Signature,
     read_regular,
-    signature,
 )
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class OpenApiDocument:
 
     imported: Imported
     stale: str = ""
-    files: Mapping[Path, Signature] = field(default_factory=dict)
+    files: Mapping[Path, FileStamp] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,12 +91,12 @@ class _File:
         content: Its content.
     """
 
-    version: Mapping[Path, Signature]
+    version: Mapping[Path, FileStamp]
     content: Any
 
     @property
     def is_current(self) -> bool:
-        return all(signature(path) == seen for path, seen in self.version.items())
+        return all(file_stamp(path) == seen for path, seen in self.version.items())
 
 
 class _Fetch:
@@ -159,7 +158,7 @@ class Documents:
             DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
         stale = ""
-        files: Mapping[Path, Signature] = {}
+        files: Mapping[Path, FileStamp] = {}
         version: Hashable
         if is_address(source):
             fetched = self._from_address(source)
@@ -260,7 +259,7 @@ class Documents:
             return known
         path = Path(source).absolute()
         try:
-            version = signature(path)
+            version = file_stamp(path)
             text = _decoded(read_regular(path, MAX_DOCUMENT + 1), source)
         except NotRegular:
             raise DocumentUnavailable(

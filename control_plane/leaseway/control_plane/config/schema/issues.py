@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from leaseway.control_plane.config.tree.files import Signature
 from leaseway.control_plane.config.tree.yaml_tree import Position, TableEntry
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.file_stamp import FileStamp
 from leaseway.wire.messages.states import Severity
 
 MAX_ISSUES: Final = 1_000
@@ -160,7 +160,7 @@ class ParsedConfig:
     origins: Mapping[VariantKey, Mapping[str, Position]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    followed: Mapping[Path, Signature] = field(default_factory=dict, compare=False)
+    followed: Mapping[Path, FileStamp] = field(default_factory=dict, compare=False)
     declared: frozenset[str] = field(default=frozenset(), compare=False)
 
 
@@ -188,7 +188,7 @@ class IssueLog:
         self.broken = False
         self.failed: set[str] = set()
         self.places: dict[str, Position] = {}
-        self.followed: dict[Path, Signature] = {}
+        self.followed: dict[Path, FileStamp] = {}
         self.depends_on_more = False
 
     @property
@@ -208,7 +208,7 @@ class IssueLog:
             self.failed.add(issue.server_id)
         self._list(replace(issue, file=issue.file or self._file))
 
-    def follow(self, files: Mapping[Path, Signature]) -> None:
+    def follow(self, files: Mapping[Path, FileStamp]) -> None:
         """Record other files that were read; of one that was read twice, how it was at first."""
         self.followed = {**files, **self.followed}
 

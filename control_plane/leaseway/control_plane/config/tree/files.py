@@ -16,8 +16,6 @@ from leaseway.control_plane.config.tree.toml_tree import load_toml
 from leaseway.control_plane.config.tree.yaml_tree import Tree, load_tree
 from leaseway.wire.bounds import MAX_CONFIG
 
-Signature = tuple[int, int, int, int, int] | None
-"""Differs between two contents of a path; None if there is no file."""
 _ZIP: Final = b"PK\x03\x04"
 _ARCHIVE: Final = (
     "It is a zip archive. If it is an MCP bundle, unpack it and name the 'manifest.json' in it."
@@ -45,15 +43,6 @@ def read_regular(path: Path, limit: int) -> bytes:
             return file.read(limit)
     finally:
         os.close(descriptor)
-
-
-def signature(path: Path) -> Signature:
-    """Return what tells whether a file has changed, without reading it. Blocks."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):  # no name of a file contains a zero byte
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class Unreadable(Exception):

@@ -26,7 +26,7 @@ from leaseway.control_plane.config.layers.sources import Source, resource_source
 from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.tree.files import Gone, Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
-from leaseway.control_plane.config.watch.reading import FileSnapshot, read_sources, signatures
+from leaseway.control_plane.config.watch.reading import FileSnapshot, file_stamps, read_sources
 
 Clock = Callable[[], float]
 
@@ -188,8 +188,8 @@ class _SourcesWatch:
             else:
                 polled = now
                 await self._ensure_events()
-                current = await asyncio.to_thread(signatures, self._paths)
-                if current != self._reading.signatures:
+                current = await asyncio.to_thread(file_stamps, self._paths)
+                if current != self._reading.stamps:
                     burst = burst.event(now)
 
     async def _event_within(self, timeout: float) -> bool:

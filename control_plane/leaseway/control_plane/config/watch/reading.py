@@ -12,13 +12,12 @@ from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source, files_in, tenant_file
 from leaseway.control_plane.config.tree.files import (
-    Signature,
     Unreadable,
     read_config,
-    signature,
 )
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
-FileSignatures = Mapping[Source, Signature]
+FileStamps = Mapping[Source, FileStamp | None]
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,20 @@ class FileSnapshot:
 
     Attributes:
         contents: The text of each existing file, or why it can't be read.
-        signatures: Each file's signature before it was read; None if it must be read again.
+        stamps: Each file's stamp before it was read; None if it must be read again.
         torn: Whether a file changed meanwhile.
         unlisted: Folders that cannot be listed.
     """
 
     contents: Mapping[Source, str | Unreadable]
-    signatures: FileSignatures
+    stamps: FileStamps
     torn: bool
     unlisted: frozenset[Path] = frozenset()
 
 
 def read_sources(sources: Iterable[Source]) -> FileSnapshot:
     """Read files, and all files of folders. Blocks."""
-    before = signatures(sources)
+    before = file_stamps(sources)
     contents: dict[Source, str | Unreadable] = {}
     for source in before:
         if source.folder:
@@ -51,8 +50,8 @@ def read_sources(sources: Iterable[Source]) -> FileSnapshot:
             continue
         except Unreadable as error:
             contents[source] = error
-    torn = signatures(sources) != before
-    # A file may become readable without a change of its signature.
+    torn = file_stamps(sources) != before
+    # A file may become readable without a change of its stamp.
     valid = {
         source: None if isinstance(contents.get(source), Unreadable) else seen
         for source, seen in before.items()
@@ -61,12 +60,12 @@ def read_sources(sources: Iterable[Source]) -> FileSnapshot:
     return FileSnapshot(contents, valid, torn, unlisted)
 
 
-def signatures(sources: Iterable[Source]) -> FileSignatures:
-    """Return the signature of each file, including those in folders. Blocks.
+def file_stamps(sources: Iterable[Source]) -> FileStamps:
+    """Return the stamp of each file, including those in folders. Blocks.
 
     A folder that cannot be listed has one itself.
     """
-    return {source: signature(source.path) for source in _files(sources)}
+    return {source: file_stamp(source.path) for source in _files(sources)}
 
 
 def _files(sources: Iterable[Source]) -> dict[Source, None]:

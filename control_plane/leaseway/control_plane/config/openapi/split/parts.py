@@ -15,11 +15,10 @@ from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.openapi.split.bundling import NotRead
 from leaseway.control_plane.config.tree.files import (
     NotRegular,
-    Signature,
     read_regular,
-    signature,
 )
 from leaseway.wire.channels.fetching import FetchError
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 
 MAX_FETCHED: Final = 100
 """Other documents that are fetched for one."""
@@ -40,7 +39,7 @@ class Folder:
     """
 
     def __init__(self, document: Path, limit: int, parse: Callable[[bytes], Any]) -> None:
-        self.seen: dict[Path, Signature] = {}
+        self.seen: dict[Path, FileStamp] = {}
         self._folder = document.parent.resolve()
         self._left = limit
         self._parse = parse
@@ -58,7 +57,7 @@ class Folder:
         try:
             if not path.resolve().is_relative_to(self._folder):
                 raise NotRead(f"which is outside of the folder {self._folder}; {_BUNDLE}")
-            self.seen[path] = signature(path)
+            self.seen[path] = file_stamp(path)
             data = read_regular(path, self._left + 1)
         except NotRegular:
             raise NotRead("which is not a regular file") from None

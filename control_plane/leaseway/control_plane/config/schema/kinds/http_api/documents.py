@@ -19,10 +19,10 @@ from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import record_of
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
-from leaseway.control_plane.config.tree.files import signature
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
 from leaseway.spec.kinds.http_api import OPENAPI_KEYS, SELECTION_KEYS
 from leaseway.spec.kinds.http_tools import MAX_TOOLS, is_base_url
+from leaseway.wire.file_stamp import file_stamp
 
 _MAX_WARNINGS: Final = 20
 _MAX_ORIGINS: Final = 100
@@ -92,7 +92,7 @@ def _load(source: str, selection: OperationSelection, node: Tree, where: Where) 
     if not is_address(source):
         source = str(Path(where.log.file_of(node.at)).parent.absolute() / source)
         # Before it is read: what changes it meanwhile is a change.
-        where.log.follow({Path(source): signature(Path(source))})
+        where.log.follow({Path(source): file_stamp(Path(source))})
     try:
         document = DOCUMENTS.load(source, selection)
         where.log.follow(document.files)
