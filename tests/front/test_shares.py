@@ -141,10 +141,10 @@ async def test_a_credential_in_use_is_not_dropped_for_one_of_an_equal(tmp_path: 
     keys = Keys(tmp_path)
     callers = keys.callers(limit=1)
     async with callers.running():
-        front: Any = await callers.authenticate(bearer(keys.make("acme")))
+        front: Any = (await callers.identify(bearer(keys.make("acme"))))[0]
         front.is_idle, front.is_busy = False, True
         with pytest.raises(TooManyCallers):
-            await callers.authenticate(bearer(keys.make("beta")))
+            await callers.identify(bearer(keys.make("beta")))
 
 
 @pytest.fixture

@@ -19,11 +19,8 @@ import msgspec
 
 from leaseway.front.lists.definitions import (
     LIST_TTL,
+    LISTINGS,
     PagedListing,
-    prompt_listing,
-    resource_listing,
-    template_listing,
-    tool_listing,
 )
 from leaseway.front.lists.linked_resources import LinkedResources
 from leaseway.front.lists.seen import SeenLists
@@ -43,13 +40,6 @@ ChangeListener = Callable[[str, frozenset[str], bytes], None]
 """Called with the kind of a changed list, the ids of the changed servers, and the MCP client whose
 list it is, as `McpClient.encoded`; empty for all."""
 
-_LISTINGS: Final[dict[str, Callable[[Any], PagedListing[Any]]]] = {
-    "tools": tool_listing,
-    "prompts": prompt_listing,
-    "resources": resource_listing,
-    "templates": template_listing,
-}
-"""How the list of each kind is built."""
 _FIRST_START_WAIT: Final = 3.0
 """Seconds from the cache's creation that first lists wait for servers that are starting: many
 clients list only once."""
@@ -118,7 +108,7 @@ class CatalogCache:
             )
             # While servers start, the list is about to change.
             ttl = 0 if getattr(items, "pending", ()) else LIST_TTL
-            listing = replace(_LISTINGS[kind](in_scope), ttl=ttl)
+            listing = replace(LISTINGS[kind](in_scope), ttl=ttl)
             if len(self._listings) >= _MAX_LISTINGS:
                 self._listings.clear()
             self._listings[kind, scope] = listing
@@ -273,7 +263,7 @@ class CatalogCache:
 
     async def _fetch(self, kind: str) -> Collection[Any]:
         items = await self._fetchers[kind]()
-        if kind in _LISTINGS and self._items.keys().isdisjoint(_LISTINGS):
+        if kind in LISTINGS and self._items.keys().isdisjoint(LISTINGS):
             items = await self._await_first_starts(kind, items)
         if kind not in self._items:
             self._replace(kind, items)
@@ -333,7 +323,7 @@ class CatalogCache:
 
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))
-        if changed and kind in _LISTINGS:
+        if changed and kind in LISTINGS:
             self._seen.forget(kind, changed)
             self._tell(kind, changed)
 

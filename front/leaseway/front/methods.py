@@ -43,7 +43,7 @@ from leaseway.front.calling.tool_calls import ToolCalls
 from leaseway.front.catalog import CatalogCache, Instructions
 from leaseway.front.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.handshake import discover_result
-from leaseway.front.lists.definitions import ListKind, PagedListing
+from leaseway.front.lists.definitions import PagedListing
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
@@ -69,6 +69,7 @@ from leaseway.sdk.relay import (
     send_request,
     template_completion,
 )
+from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.messages.mcp import INVALID_PARAMS, METHOD_NOT_FOUND
 
 _EMPTY: Final = b"{}"

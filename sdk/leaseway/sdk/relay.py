@@ -27,7 +27,7 @@ from leaseway.sdk.calls.relayed_requests import (
 from leaseway.sdk.calls.requests import McpRequest, mcp_call, relayed_call
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduction
-from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind, with_lease_items
+from leaseway.sdk.catalog.lease_items import LeaseItems, with_lease_items
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.client.client import AsyncClient
@@ -44,6 +44,7 @@ from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.errors import Fault
+from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.messages.frames import head_field
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.status import fault_from_status

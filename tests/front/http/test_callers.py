@@ -83,8 +83,8 @@ async def test_each_credential_keeps_its_own_front(tmp_path: Path) -> None:
     first, second = keys.make("acme"), keys.make("acme")
     callers = keys.callers()
     async with callers.running():
-        fronts: Any = [await callers.authenticate(bearer(key)) for key in (first, second)]
-        assert await callers.authenticate(bearer(first)) is fronts[0]
+        fronts: Any = [(await callers.identify(bearer(key)))[0] for key in (first, second)]
+        assert (await callers.identify(bearer(first)))[0] is fronts[0]
         assert [front.name for front in fronts] == ["acme/it", "acme/it"]
         assert [front.key for front in fronts] == [first, second]
     assert all(front.closed.is_set() for front in fronts)
@@ -97,18 +97,18 @@ async def test_at_the_limit_the_oldest_idle_front_is_evicted_and_a_busy_one_stay
     sent = [bearer(keys.make(f"t{number}")) for number in range(4)]
     callers = keys.callers(limit=2)
     async with callers.running():
-        busy: Any = await callers.authenticate(sent[0])
+        busy: Any = (await callers.identify(sent[0]))[0]
         busy.is_idle = False
-        idle: Any = await callers.authenticate(sent[1])
-        last: Any = await callers.authenticate(sent[2])
+        idle: Any = (await callers.identify(sent[1]))[0]
+        last: Any = (await callers.identify(sent[2]))[0]
         async with asyncio.timeout(BOUND):
             await idle.closed.wait()
         assert not busy.closed.is_set()
         assert len(callers) == 2
         last.is_idle = False
         with pytest.raises(TooManyCallers, match="2 credentials"):
-            await callers.authenticate(sent[3])
-        assert await callers.authenticate(sent[0]) is busy
+            await callers.identify(sent[3])
+        assert (await callers.identify(sent[0]))[0] is busy
 
 
 async def test_a_revoked_credential_closes_its_front(tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ async def test_a_revoked_credential_closes_its_front(tmp_path: Path) -> None:
     key = keys.make("acme")
     callers = keys.callers()
     async with callers.running():
-        front: Any = await callers.authenticate(bearer(key))
+        front: Any = (await callers.identify(bearer(key)))[0]
         revoke_key(keys.file, keys.ids[key], 0.0)
         async with asyncio.timeout(BOUND):
             await front.closed.wait()
         assert len(callers) == 0
         with pytest.raises(Fault) as error:
-            await callers.authenticate(bearer(key))
+            await callers.identify(bearer(key))
         assert error.value.reason == Reason.UNAUTHENTICATED
 
 
@@ -147,7 +147,7 @@ async def test_rejected_requests_get_their_status_and_headers(tmp_path: Path) ->
                 return answer.status, answer.headers.get("Retry-After")
 
         assert await status(first) == (200, None)
-        busy: Any = await callers.authenticate(bearer(first))
+        busy: Any = (await callers.identify(bearer(first)))[0]
         busy.is_idle = False
         assert await status(second) == (503, "10")
         assert await status(operator) == (403, None)

@@ -6,9 +6,10 @@ from typing import Any
 
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.lists.definitions import ListKind, PagedListing
+from leaseway.front.lists.definitions import PagedListing
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk.relay import list_lease_items
+from leaseway.wire.listing.definitions import ListKind
 
 
 async def listed_in(

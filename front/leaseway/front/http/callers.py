@@ -84,10 +84,6 @@ class Callers:
         """The issuers of accepted tokens."""
         return self._authenticator.issuers if self._authenticator is not None else ()
 
-    async def authenticate(self, authorization: str | None, user: str = "") -> HttpFront:
-        """Return the front of the caller with an `Authorization` header; see `identify`."""
-        return (await self.identify(authorization, user))[0]
-
     async def identify(
         self, authorization: str | None, user: str = ""
     ) -> tuple[HttpFront, Holder | None]:

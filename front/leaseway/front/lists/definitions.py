@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -32,7 +32,6 @@ _TASKS: Final = "execution"
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-ListKind = Literal["tools", "prompts", "resources", "templates"]
 ItemT = TypeVar("ItemT")
 ListingKey = tuple[str, ...]
 
@@ -130,6 +129,17 @@ def template_listing(
 ) -> PagedListing[ResourceTemplate]:
     text_of = attrgetter("uri_template")
     return _listing("resourceTemplates", templates, text_of, _template_definition, common=common)
+
+
+LISTINGS: Final[Mapping[str, Callable[..., PagedListing[Any]]]] = {
+    "tools": tool_listing,
+    "prompts": prompt_listing,
+    "resources": resource_listing,
+    "templates": template_listing,
+}
+"""How the list of each kind is built."""
+WITH_URIS: Final = frozenset({"resources", "templates"})
+"""Lists whose items clients know by a URI."""
 
 
 def tool_definition(tool: Tool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from leaseway.front.lists.definitions import PagedListing
+from leaseway.front.lists.definitions import WITH_URIS, PagedListing
 from leaseway.front.lists.ui_resources import for_client
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 
@@ -22,7 +22,6 @@ _MAX_SERVERS: Final = 256
 """Servers that show a client less, of which that is known: for each kind of list."""
 _MAX_LISTINGS: Final = 16
 """Lists of one client that are kept."""
-_WITH_URIS: Final = frozenset({"resources", "templates"})
 
 
 class _Client:
@@ -101,7 +100,7 @@ class SeenLists:
         if cached is None or cached[0] is not listing:
             if len(known.listings) >= _MAX_LISTINGS:
                 known.listings.clear()
-            listed = _of_all(absent) if kind in _WITH_URIS and not scope else absent
+            listed = _of_all(absent) if kind in WITH_URIS and not scope else absent
             cached = known.listings[id(listing)] = (listing, _without(listing, listed))
         return cached[1]
 

@@ -6,24 +6,22 @@ whenever the client lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import msgspec
 
 from leaseway.front.lists.definitions import (
-    ListKind,
+    LISTINGS,
+    WITH_URIS,
     PagedListing,
-    prompt_listing,
-    resource_listing,
-    template_listing,
-    tool_listing,
 )
 from leaseway.front.lists.ui_resources import for_client, items_for_client
 from leaseway.front.messages import encode, notification
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import LeaseItems, with_lease_items
+from leaseway.wire.listing.definitions import ListKind
 
 ChangedList = Literal["tools", "prompts", "resources"]
 """A list by the name that its notification has; templates are told with resources."""
@@ -35,13 +33,6 @@ CHANGED_LISTS: Final[Mapping[str, ChangedList]] = {
     "templates": "resources",
 }
 """The `list_changed` notification for each kind of list."""
-_BUILDERS: Final[Mapping[ListKind, Callable[..., PagedListing[Any]]]] = {
-    "tools": tool_listing,
-    "prompts": prompt_listing,
-    "resources": resource_listing,
-    "templates": template_listing,
-}
-_WITH_URIS: Final = frozenset({"resources", "templates"})
 
 
 class ToldDigests(msgspec.Struct):
@@ -119,7 +110,7 @@ class OwnLists:
         if known is None or known[0] is not common or known[1] != digests:
             shown = own if scope else [_for_client(kind, lease) for lease in own]
             seen = with_lease_items(kind, common.items.values(), shown)
-            listing = replace(_BUILDERS[kind](seen, common), ttl=common.ttl, is_own=True)
+            listing = replace(LISTINGS[kind](seen, common), ttl=common.ttl, is_own=True)
             known = self._made[kind] = common, digests, listing
         return known[2]
 
@@ -141,6 +132,6 @@ def changed_notification(kind: str, meta: Mapping[str, Any] | None = None) -> by
 def _for_client(kind: ListKind, lease: LeaseItems[Any]) -> LeaseItems[Any]:
     """Return what a lease lists with the URIs that a client of all servers knows."""
     absent = lease.absent
-    if kind in _WITH_URIS:
+    if kind in WITH_URIS:
         absent = frozenset(for_client(uri, lease.server_id) for uri in absent)
     return replace(lease, items=tuple(items_for_client(lease.items)), absent=absent)

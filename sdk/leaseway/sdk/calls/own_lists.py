@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind
+from leaseway.sdk.catalog.lease_items import LeaseItems
 from leaseway.sdk.catalog.prompts_resources import (
     prompt_from_proto,
     resource_from_proto,
@@ -29,6 +29,7 @@ from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
+from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import duration
 

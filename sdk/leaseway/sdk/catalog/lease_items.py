@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-ListKind = Literal["tools", "prompts", "resources", "templates"]
+from leaseway.wire.listing.definitions import ListKind
+
 ItemT = TypeVar("ItemT")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.catalog.introductions import IntroductionList, introduction_from_proto
-from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind, with_lease_items
+from leaseway.sdk.catalog.lease_items import LeaseItems, with_lease_items
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -27,6 +27,7 @@ from leaseway.sdk.transport.control import Rpc
 from leaseway.sdk.validation import check_count, check_ids, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.listing.pages import Page, every_page
 
 _MAX_RESTARTS: Final = 5

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from leaseway.sdk.catalog.lease_items import ListKind
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
@@ -32,6 +31,7 @@ from leaseway.sdk.transport.forks import forked_after_use
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
+from leaseway.wire.listing.definitions import ListKind
 
 if TYPE_CHECKING:
     from leaseway.sdk.runtime import Runtime, RuntimeOwner

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, Self
 import grpc
 
 from leaseway.sdk.calls.own_lists import first_of
-from leaseway.sdk.catalog.lease_items import LeaseItems, ListKind
+from leaseway.sdk.catalog.lease_items import LeaseItems
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.listings import CatalogListT, Fetch, fetch_tools, with_own
@@ -23,6 +23,7 @@ from leaseway.sdk.runtime import Runtime, RuntimeOwner
 from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
+from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.running_tasks import is_cancelled
 

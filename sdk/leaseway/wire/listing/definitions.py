@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
+
+ListKind = Literal["tools", "prompts", "resources", "templates"]
+"""One of the lists of a server."""
 
 
 @dataclass(frozen=True)
