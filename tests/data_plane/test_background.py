@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane import background
-from leaseway.data_plane.background import Background, DiskThreads, LightEvent
+from leaseway.data_plane.background import Background, DiskThreads, FairThreads, LightEvent
 from leaseway.wire.timing import running_tasks
 from leaseway.wire.timing.backoff import Backoff
 
@@ -164,6 +166,41 @@ async def test_work_that_is_cancelled_while_it_runs_delays_no_other_work() -> No
         await asyncio.wait_for(disk.run(release.wait, BOUND), 0.01)
     assert await asyncio.wait_for(disk.run(abs, -2), BOUND) == 2
     release.set()
+
+
+@contextlib.contextmanager
+def no_more_threads() -> Iterator[None]:
+    """Let no thread start, as at the limit of a user's or a container's processes."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
+
+
+async def test_threads_that_the_system_refused_start_later() -> None:
+    disk, fair = DiskThreads(max_threads=1), FairThreads(1)
+    async with asyncio.timeout(BOUND):
+        with no_more_threads():
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await disk.run(abs, -1)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await fair.run("a", partial(abs, -1))
+        assert await disk.run(abs, -2) == 2
+        assert await fair.run("a", partial(abs, -2)) == 2
+
+
+async def test_work_for_which_no_thread_starts_waits_for_those_that_run() -> None:
+    disk, release = DiskThreads(max_threads=2), threading.Event()
+    first = disk.submit(partial(release.wait, BOUND))
+    with no_more_threads():
+        second = disk.submit(partial(abs, -2))
+    release.set()
+    async with asyncio.timeout(BOUND):
+        assert (await first, await second) == (True, 2)
 
 
 HANGS = """

@@ -174,7 +174,11 @@ class DiskThreads:
         self._idle = 0
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Run work and return the future of its result. Cancelled work that waits is not run."""
+        """Run work and return the future of its result. Cancelled work that waits is not run.
+
+        Raises:
+            RuntimeError: No thread could be started for it.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         job = partial(_run, loop, future, partial(contextvars.copy_context().run, work))
@@ -183,13 +187,27 @@ class DiskThreads:
             if len(self._jobs) <= self._idle:
                 self._changed.notify()
             elif self._running < self._max_threads:
-                self._running += 1
-                threading.Thread(target=self._serve, name="disk", daemon=True).start()
+                self._start_thread()
         return future
 
     async def run(self, work: Callable[..., _T], *args: Any) -> _T:
-        """Run work and wait for it; a cancelled wait does not stop work that has started."""
+        """Run work and wait for it; a cancelled wait does not stop work that has started.
+
+        Raises:
+            RuntimeError: No thread could be started for it.
+        """
         return await self.submit(partial(work, *args))
+
+    def _start_thread(self) -> None:
+        """Start one more thread; if the system refuses it, the others do the newest job, too."""
+        try:
+            threading.Thread(target=self._serve, name="disk", daemon=True).start()
+        except RuntimeError:
+            if not self._running:
+                self._jobs.pop()
+                raise
+        else:
+            self._running += 1
 
     def _serve(self) -> None:
         while (job := self._next()) is not None:
@@ -222,7 +240,11 @@ class FairThreads:
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()
 
     async def run(self, party: str, work: Callable[[], _T]) -> _T:
-        """Run work in the party's turn; a cancelled wait does not stop work that has started."""
+        """Run work in the party's turn; a cancelled wait does not stop work that has started.
+
+        Raises:
+            RuntimeError: No thread could be started for it.
+        """
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(party, deque()).append(_Job(work, future))
         self._start()
@@ -238,8 +260,13 @@ class FairThreads:
             job = jobs.popleft()
             if jobs:
                 self._waiting[party] = jobs  # behind all others
+            try:
+                running = self._threads.submit(job.work)
+            except RuntimeError as error:  # there is no thread for it, nor for those of others
+                job.future.set_exception(error)
+                continue
             self._free -= 1
-            self._threads.submit(job.work).add_done_callback(partial(self._end, job.future))
+            running.add_done_callback(partial(self._end, job.future))
 
     def _end(self, waiter: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
         self._free += 1

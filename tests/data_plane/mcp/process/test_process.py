@@ -140,6 +140,24 @@ async def test_a_command_whose_execution_hangs_delays_no_other_start(
     await nothing_leaks(before)
 
 
+async def test_servers_start_after_the_system_has_refused_a_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the limit of a user's or a container's processes."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "spawn":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        fault = await bench.fails(stubborn())
+    assert "can't start new thread" in fault.message
+    assert (await bench.start(stubborn())).state == "ready"
+
+
 async def test_members_of_a_sandbox_are_found_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import resource
 import subprocess
 import threading
@@ -67,6 +68,7 @@ class Spawner:
 
         Raises:
             SpawnHangsError: The start takes too long, or too many other starts hang.
+            OSError: The process cannot be started.
         """
         job = _Job(mark, start)
         self._add(job)
@@ -90,13 +92,21 @@ class Spawner:
         with self._changed:
             if self._hung >= MAX_HUNG:
                 raise SpawnHangsError
-            self._jobs.append(job)
             self._ensure_thread()
+            self._jobs.append(job)
 
     def _ensure_thread(self) -> None:
+        """Start a thread if all hang, and wake them.
+
+        Raises:
+            OSError: The system refuses another thread.
+        """
         if self._threads == self._hung:
+            try:
+                threading.Thread(target=self._serve, name="spawn", daemon=True).start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, str(error)) from None
             self._threads += 1
-            threading.Thread(target=self._serve, name="spawn", daemon=True).start()
         self._changed.notify_all()
 
     def _skip_hung(self, job: _Job) -> bool:
