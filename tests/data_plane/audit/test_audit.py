@@ -171,6 +171,17 @@ def test_a_value_with_the_name_of_a_secret_is_redacted(name: str) -> None:
     }
 
 
+@pytest.mark.parametrize(("naming", "valued"), [("name", "value"), ("Key", "Value")])
+def test_a_value_that_another_member_names_as_a_secret_is_redacted(
+    naming: str, valued: str
+) -> None:
+    variables = [{naming: "DB_PASSWORD", valued: "hunter2"}, {naming: "PLACE", valued: "Oslo"}]
+    arguments: dict[str, Any] = {"env": variables}
+    recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
+    variables[0][valued] = REDACTED
+    assert recorded == {"env": variables}
+
+
 def test_secret_properties_of_the_schema_are_redacted() -> None:
     schema = {
         "type": "object",

@@ -75,6 +75,7 @@ def test_letters_of_other_scripts_and_their_accents_stay_readable() -> None:
         ({"to": "https://ann:pw1234@bank.example"}, "'to'"),
         ({"token": "x"}, "'token'"),
         ({"a": [{"api_key": "x"}]}, "'a.api_key'"),
+        ({"env": [{"name": "TOKEN", "value": "x"}]}, "'env.value'"),
         ({"pin_code": "1234"}, "'pin_code'"),
     ],
 )

@@ -7,7 +7,7 @@ are recorded as they were sent. All others are checked value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jsonschema_rs
@@ -26,6 +26,9 @@ _MAX_DEPTH: Final = 16
 _MAX_SCHEMA_DEPTH: Final = 24
 _MAX_NAMES: Final = 1_000
 _MAX_REDACTORS: Final = 4_096
+_NAMING: Final = frozenset({"name", "key", "field", "header"})
+_VALUES: Final = frozenset({"value", "values"})
+"""Members of which one names the other, as in lists of headers, variables, tags and fields."""
 
 _has_no_mark: Final = jsonschema_rs.validator_for(
     {"not": {"pattern": "(?i)" + "|".join(re.escape(mark.decode()) for mark in BYTE_MARKS)}}
@@ -103,7 +106,9 @@ class Redactor:
                 redacted["[left out]"] = f"{len(value) - _MAX_ITEMS} more"
                 break
             shown = REDACTED if contains_secret(name) else name[:_MAX_TEXT]
-            if name in self._names or names_a_secret(name):
+            if any(
+                named in self._names or names_a_secret(named) for named in names_of(name, value)
+            ):
                 redacted[shown] = REDACTED
             else:
                 redacted[shown] = self._redact_value(item, depth + 1)
@@ -159,6 +164,20 @@ def are_clean(arguments: Sequence[bytes]) -> bool:
 def may_hold_secret(json: bytes) -> bool:
     """Return False only if JSON certainly contains no secret. A backslash may hide anything."""
     return not _has_no_mark(str(json, "utf-8", "replace"))
+
+
+def names_of(name: str, members: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a member's name, and what its object calls it: `{"name": "token", "value": "x"}`.
+
+    Args:
+        name: The member's name.
+        members: The object.
+    """
+    yield name
+    if name.lower() in _VALUES:
+        for other, text in members.items():
+            if other.lower() in _NAMING and isinstance(text, str) and len(text) <= _MAX_TEXT:
+                yield text
 
 
 def _redact_text(value: str) -> str:

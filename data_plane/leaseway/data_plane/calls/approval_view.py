@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.audit.redact import names_of
 from leaseway.wire.bounds import KIB, MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.text.visible_text import unmistakable
@@ -102,13 +103,13 @@ def _secret_paths(value: Any, path: str, has_secret: HasSecret, depth: int) -> I
         return
     members: Any = ()
     if isinstance(value, dict):
-        members = value.items()
+        members = ((name, (*names_of(name, value),), item) for name, item in value.items())
     elif isinstance(value, list):
-        members = ((None, item) for item in value)
-    for name, item in members:
+        members = ((None, (None,), item) for item in value)
+    for name, names, item in members:
         inner = path if name is None else f"{path}.{name}" if path else name
         text = item if isinstance(item, str) else ""
-        if has_secret(name, text):
+        if any(has_secret(named, text) for named in names):
             yield inner
         else:
             yield from _secret_paths(item, inner, has_secret, depth + 1)
