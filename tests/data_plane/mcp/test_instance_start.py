@@ -308,6 +308,17 @@ async def test_closing_while_starting_fails_the_start(bench: Bench) -> None:
             await task
 
 
+async def test_closing_in_the_moment_of_a_start_fails_the_start(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("echo_raw"))
+    starting = asyncio.ensure_future(instance.start())
+    await asyncio.sleep(0)  # its owner is to begin in the next round of the loop
+    async with asyncio.timeout(BOUND):
+        await instance.close()
+        with pytest.raises(Fault, match="the start was cancelled"):
+            await starting
+    assert instance.state == "failed"
+
+
 async def test_an_instance_closed_before_its_start_never_starts(bench: Bench) -> None:
     instance = bench.make(bench.stdio("echo_raw"))
     await instance.close()

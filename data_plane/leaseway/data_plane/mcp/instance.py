@@ -175,6 +175,7 @@ class Instance:
         )
         _owners.add(self._owner)
         self._owner.add_done_callback(_owners.discard)
+        self._owner.add_done_callback(self._on_owner_ended)
         try:
             await asyncio.shield(self._ready)
         except asyncio.CancelledError:
@@ -250,6 +251,12 @@ class Instance:
             self._enter("closed")
 
     # The owner task.
+
+    def _on_owner_ended(self, _owner: asyncio.Task[None]) -> None:
+        """End an instance that was closed before the first step of its owner."""
+        if not self._ready.done():
+            self._fail(asyncio.CancelledError())
+            self._finish()
 
     async def _run(self) -> None:
         try:
