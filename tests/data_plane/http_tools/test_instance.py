@@ -164,6 +164,18 @@ async def test_the_trace_is_sent_in_headers(api: RestApi) -> None:
     assert (api.last.headers["traceparent"], api.last.headers["tracestate"]) == (parent, "a=b")
 
 
+@pytest.mark.parametrize("baggage", ["a=1\r\nX-Admin: yes", "a=\0", "a" * 100_000, {"a": 1}, 7])
+async def test_baggage_that_no_header_may_be_costs_only_itself(
+    api: RestApi, baggage: object
+) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with calling(spec_of(api.url, GET_USER)) as caller:
+        meta = {"traceparent": parent, "baggage": baggage}
+        assert not (await caller.outcome("get_user", meta, userId="1")).is_error
+    assert api.last.headers["traceparent"] == parent
+    assert "baggage" not in api.last.headers
+
+
 @pytest.mark.parametrize(
     ("status", "more"), [(404, ""), (400, ""), (500, ""), (429, "7"), (503, "7")]
 )

@@ -36,7 +36,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.http_api.client import HttpToolClient, SendState
 from leaseway.data_plane.kinds.http_api.definitions import definitions
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
-from leaseway.data_plane.kinds.http_api.requests import build_request
+from leaseway.data_plane.kinds.http_api.requests import MAX_HEADER_VALUE, build_request
 from leaseway.data_plane.kinds.http_api.results import (
     HttpResponse,
     failed_rendering,
@@ -253,8 +253,7 @@ class HttpInstance:
             http_request = build_request(
                 prepared.tool, prepared.base, arguments, has_nulls=has_nulls
             )
-            meta = request.meta or {}
-            trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
+            trace = _trace_headers(request.meta or {})
             async with asyncio.timeout(prepared.tool.timeout):
                 response = await self._client.send(
                     http_request,
@@ -400,6 +399,17 @@ class _HttpCall:
             done(outcome)
         except Exception:  # a caller's bug must not affect the instance
             _logger.exception("The callback of a call failed.")
+
+
+def _trace_headers(meta: Mapping[str, object]) -> dict[str, str]:
+    """Return the headers of a call's trace, without what no header may be; callers choose it."""
+    return {
+        name: text
+        for name in _TRACE
+        if isinstance(text := meta.get(name), str)
+        and 0 < len(text) <= MAX_HEADER_VALUE
+        and text.isprintable()
+    }
 
 
 def _base_of(tool: HttpTool, url: str) -> tuple[str, bool]:
