@@ -92,6 +92,17 @@ async def test_leftover_child_processes_are_killed() -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_call_that_is_cancelled_while_its_program_starts_leaves_nothing_open() -> None:
+    await run("-c", "")  # what the loop keeps open for processes is open from now on
+    open_files = Path("/proc/self/fd")
+    before = sorted(open_files.iterdir())
+    call = asyncio.ensure_future(run("-c", "import time; time.sleep(600)"))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    assert sorted(open_files.iterdir()) == before
+
+
 async def test_a_program_is_killed_after_the_timeout() -> None:
     with pytest.raises(ToolError, match=r"longer than 0\.5 s; pass a longer timeout"):
         await run("-c", "import signal; signal.pause()", timeout=0.5)

@@ -192,10 +192,12 @@ async def _run(
             env=environment,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         os.close(stdout_end)
         os.close(stderr_end)
-        raise ToolError(f"{command[0]} can't be started: {error}.") from None
+        if isinstance(error, OSError | ValueError):
+            raise ToolError(f"{command[0]} can't be started: {error}.") from None
+        raise  # a cancellation
     finally:
         os.close(stdout_pipe)
         os.close(stderr_pipe)
