@@ -237,6 +237,16 @@ async def test_an_unsendable_result_or_exit_fails_only_its_call() -> None:
         assert text(await client.call_tool("fixed", {"number": 1})) == "1"
 
 
+async def test_a_task_that_exits_ends_the_process_and_the_calls_in_flight(tmp_path: Path) -> None:
+    log, stopped = tmp_path / "err", tmp_path / "stopped"
+    async with served(errlog=log, stopped=str(stopped)) as client:
+        with pytest.raises(MCPError, match="closed"):
+            await client.call_tool("exits_later", {})
+    assert "SystemExit: 3" in log.read_text()
+    assert "a call raised" not in log.read_text()
+    assert stopped.read_text() == "stopped"
+
+
 async def test_synchronous_methods_share_one_thread_and_what_belongs_to_it() -> None:
     async with served("Threaded") as client:
         answers = [client.call_tool("answer", {}) for _ in range(8)]

@@ -81,6 +81,15 @@ class Weather(BaseMCPServer):
     async def crash(self) -> None:
         os._exit(7)
 
+    @tool
+    async def exits_later(self) -> None:
+        async def leave() -> None:
+            sys.exit(3)
+
+        task = asyncio.create_task(leave())
+        await asyncio.Event().wait()
+        task.cancel()
+
     def list_resources(self) -> list[Resource]:
         return [Resource("weather://today", "today", mime_type="text/plain")]
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,10 @@ _LIBRARIES: Final = tuple(
 )
 
 
+leaving: Final = threading.Event()
+"""Set once a task has exited, which ends the loop and cancels all others."""
+
+
 class DefinitionError(TypeError):
     """A class or its tools cannot be served; the sentence names the place and how to fix that."""
 
@@ -43,8 +48,8 @@ def contained_exits() -> Iterator[None]:
 
     A handler may await a cancelled task or cancel its own, raise `KeyboardInterrupt`, or call
     `sys.exit()`. A `CancelledError` passes only if the request is cancelled, which the official
-    package does by a cancel scope, and a `GeneratorExit` if the loop has ended, which closes what
-    still waits.
+    package does by a cancel scope, or the process ends, and a `GeneratorExit` if the loop has
+    ended, which closes what still waits.
     """
     try:
         yield
@@ -56,7 +61,7 @@ def contained_exits() -> Iterator[None]:
         except RuntimeError:
             raise error from None
         if isinstance(error, asyncio.CancelledError) and task is not None:
-            if anyio.get_current_task().has_pending_cancellation():
+            if leaving.is_set() or anyio.get_current_task().has_pending_cancellation():
                 raise
             while task.cancelling():  # by the handler itself
                 task.uncancel()

@@ -8,6 +8,7 @@ so that child processes do not inherit it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import difflib
 import importlib
 import inspect
@@ -15,6 +16,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,11 +28,13 @@ import anyio
 from mcp.shared.exceptions import MCPDeprecationWarning
 
 from leaseway.server.base import BaseMCPServer, Notifier
-from leaseway.server.faults import DefinitionError, cause_of, describe
+from leaseway.server.faults import DefinitionError, cause_of, describe, leaving
 from leaseway.server.serving import serve
 from leaseway.telemetry.tracing import configure_telemetry
 
 CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
+_STOP_GRACE: Final = 2.0
+"""Seconds for `stop()` of a class of which a task has ended the process."""
 
 
 def main() -> int:
@@ -59,16 +63,13 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str) -> int:
     warnings.simplefilter("ignore", MCPDeprecationWarning)  # of log messages
     telemetry = configure_telemetry(module.rpartition(".")[2])
     try:
-        anyio.run(serve, build, module)
+        anyio.run(serve, build, module, backend_options={"loop_factory": _Loop})
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # noqa: BLE001 - the process ends with a sentence
         cause = cause_of(error)
         if isinstance(cause, SystemExit):
-            if cause.code is None or isinstance(cause.code, int):
-                return cause.code or 0
-            print(cause.code, file=sys.stderr)  # noqa: T201 - as Python does itself
-            return 1
+            return _exit_status(cause)
         error = cause
         if not isinstance(error, DefinitionError):
             traceback.print_exception(error)
@@ -77,6 +78,34 @@ def run(build: Callable[[Notifier], BaseMCPServer], module: str) -> int:
     finally:
         telemetry.shutdown()
     return 0
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose process ends when a task calls `sys.exit()`, which ends the loop.
+
+    Without a loop nothing answers, and the thread that reads standard input keeps the process until
+    there is a next request: calls in flight would wait for their deadlines.
+    """
+
+    def run_forever(self) -> None:
+        try:
+            super().run_forever()
+        except SystemExit as error:
+            leaving.set()
+            traceback.print_exception(error)
+            status = _exit_status(error)
+            timer = threading.Timer(_STOP_GRACE, os._exit, (status,))
+            timer.daemon = True
+            timer.start()
+            raise SystemExit(status) from error
+
+
+def _exit_status(error: SystemExit) -> int:
+    """Return the status of a process that exits; print what takes its place, as Python does."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)  # noqa: T201
+    return 1
 
 
 def _build(module: str, name: str, notifier: Notifier) -> BaseMCPServer:
