@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.control_plane.config.parsing import load
 from tests.specs import part
 
@@ -79,8 +80,10 @@ def test_a_domain_alone_lies_over_the_file_that_it_inherits() -> None:
     assert sources[0].path.resolve() == LAYERS / "system.yaml"
 
 
-def test_what_env_says_itself_wins_over_override_and_that_over_config() -> None:
-    entry = "{command: x, config: {a: 1, b: 1, c: 1}, override: {b: 2, c: 2}, env: {C: '3'}}"
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_what_env_says_itself_wins_over_override_and_that_over_config(is_reversed: bool) -> None:
+    keys = ["config: {a: 1, b: 1, c: 1}", "override: {b: 2, c: 2}", "env: {C: '3'}"]
+    entry = f"{{command: x, {', '.join(keys[::-1] if is_reversed else keys)}}}"
     spec = parse_text(f"{HEAD}servers: {{s: {entry}}}\n", "s.yaml").servers[VariantKey("s")]
     assert {name: value.text for name, value in part(spec).env.items()} == {
         "A": "1",

@@ -41,6 +41,7 @@ from leaseway.spec.kinds.remote import RemotePart
 SCHEMA: Final = "mcp-config-v5"
 
 _PARAMETERS: Final = ("config", "override")
+"""A server's parameters, in whatever order the file has them; later ones count."""
 _OF_CLASSES: Final = PythonPart.implied_by
 _TRANSPORTS: Final = RemotePart.synonyms
 _TYPE: Final = choice("custom", "external")
@@ -109,7 +110,7 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
         native.append(transport_entry(PythonPart.transports[0], at))
     elif "transport" not in names and is_implied(implied, names):
         native.append(transport_entry(ProcessPart.transports[0], entry.at))
-    parameters = [entry for entry in entries if entry.name in _PARAMETERS]
+    parameters = [entry for name in _PARAMETERS for entry in entries if entry.name == name]
     if parameters and is_class:
         native.append(_class_config(parameters, "config"))
     elif parameters:
@@ -120,14 +121,14 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
 
 
 def _class_config(parameters: Sequence[TableEntry], name: str) -> TableEntry:
-    """Return a class's configuration: `override` over `config`."""
+    """Return a class's configuration from its parameters, of which later ones count."""
     bad = next(
         (parameter for parameter in parameters if not isinstance(parameter.value, Table)), None
     )
     if bad is not None:
         return replace(bad, name=name)  # the reader of the key reports it
     merged: dict[str, TableEntry] = {}
-    for parameter in sorted(parameters, key=lambda parameter: _PARAMETERS.index(parameter.name)):
+    for parameter in parameters:
         merged.update((member.name, member) for member in parameter.members)
     return replace(parameters[0], name=name).with_members(merged.values())
 
