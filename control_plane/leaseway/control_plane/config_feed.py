@@ -68,6 +68,7 @@ async def follow_config(
         try:
             while True:
                 documents = DOCUMENTS.changes
+                DOCUMENTS.begin_configuration()
                 parsed = await load_config(
                     plane, found, on_loaded, partial(removals.wait, change), known
                 )
@@ -149,14 +150,18 @@ class _FollowedFiles:
 
     @property
     def may_change(self) -> bool:
-        return DOCUMENTS.is_fetching or self.has_new_documents
+        return DOCUMENTS.may_change or self.has_new_documents
 
     @property
     def has_new_documents(self) -> bool:
         return DOCUMENTS.changes != self._documents
 
     def changed(self) -> bool:
-        """Return whether a file was replaced or modified. Blocks."""
+        """Return whether a file was replaced or modified. Blocks.
+
+        Documents that could not be fetched are tried again.
+        """
+        DOCUMENTS.retry()
         return any(file_stamp(path) != seen for path, seen in self.stamps.items())
 
 

@@ -6,6 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -121,9 +122,7 @@ def test_an_unchanged_document_announces_nothing(web: Web) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_failure_is_announced_once_and_tried_again_by_the_next_load(
-    web: Web, is_known: bool
-) -> None:
+def test_a_failure_is_announced_once_and_tried_again_by_itself(web: Web, is_known: bool) -> None:
     clock = Clock()
     documents = Documents(clock)
     documents.fetch_in_background(patience=BOUND if is_known else 0.01)
@@ -140,19 +139,64 @@ def test_a_failure_is_announced_once_and_tried_again_by_the_next_load(
     web.may_answer.set()
     wait_until(lambda: documents.changes == 1)
     before = web.requests
-    if is_known:
-        assert "HTTP status 500" in documents.load(web.url, EVERYTHING).stale
-    else:
-        with pytest.raises(DocumentUnavailable, match="HTTP status 500"):
-            tools(documents, web)
-    assert web.requests == before, "the load that was announced fetches nothing"
+    for again in range(2):
+        for _ in range(2):
+            if is_known:
+                assert "HTTP status 500" in documents.load(web.url, EVERYTHING).stale
+            else:
+                with pytest.raises(DocumentUnavailable, match="HTTP status 500"):
+                    tools(documents, web)
+            documents.retry()
+        wait_until(lambda: not documents.is_fetching)
+        assert (web.requests, documents.changes) == (before + again, 1), "nothing is new"
+        clock.at += 5
     web.status = 200
-    if not is_known:
-        documents.fetch_in_background(patience=BOUND)
-        clock.at += 1_000
-    assert tools(documents, web) == ["first"]
-    wait_until(lambda: web.requests == before + 1 and not documents.is_fetching)
-    assert documents.changes == (2 if is_known else 1), "what was stale is not any more"
+    clock.at += 10
+    documents.retry()
+    wait_until(lambda: documents.changes == 2)
+    assert (tools(documents, web), documents.may_change) == (["first"], False)
+
+
+def test_a_document_that_is_not_in_use_any_more_is_not_tried_again(web: Web) -> None:
+    clock = Clock()
+    documents = Documents(clock)
+    documents.fetch_in_background()
+    web.status = 500
+    with pytest.raises(DocumentUnavailable, match="HTTP status 500"):
+        tools(documents, web)
+    assert documents.may_change
+    documents.begin_configuration()
+    clock.at += 60
+    documents.retry()
+    assert (web.requests, documents.may_change) == (1, False)
+
+
+def test_each_of_many_documents_is_fetched_once(web: Web) -> None:
+    documents = Documents()
+    documents.fetch_in_background(patience=BOUND)
+    urls = [f"{web.url}?{number}" for number in range(20)]
+    for url in urls * 2:
+        assert documents.load(url, EVERYTHING).imported.tools
+    assert (web.requests, documents.may_change) == (len(urls), False)
+
+
+def test_what_a_load_went_ahead_without_is_ready_for_the_next(web: Web) -> None:
+    documents = Documents()
+    documents.fetch_in_background(patience=0.01)
+    urls = [f"{web.url}?{number}" for number in range(17)]
+    web.may_answer.clear()
+
+    def miss(url: str) -> None:
+        with pytest.raises(DocumentUnavailable, match="still being fetched"):
+            documents.load(url, EVERYTHING)
+
+    with ThreadPoolExecutor(len(urls)) as loads:
+        list(loads.map(miss, urls))
+    web.may_answer.set()
+    wait_until(lambda: documents.changes == len(urls))
+    for url in urls:
+        assert documents.load(url, EVERYTHING).imported.tools
+    assert web.requests == len(urls)
 
 
 def test_without_a_running_plane_a_load_waits_for_the_document_or_its_failure(web: Web) -> None:

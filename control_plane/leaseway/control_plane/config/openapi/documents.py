@@ -5,6 +5,7 @@ Reading may block on the disk or network: configurations are parsed in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -30,6 +31,7 @@ from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
 from leaseway.wire.file_stamp import FileStamp, file_stamp
+from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +41,14 @@ MAX_DOCUMENT: Final = 64 * MIB
 _TIMEOUT: Final = 15.0
 _MAX_AGE: Final = 300.0
 """Seconds until a document is fetched from an address again."""
-_MAX_CACHED: Final = 16
+_RETRY: Final = Backoff(initial=5.0, maximum=60.0)
+"""Of a document that could not be fetched: its web server may start after this process."""
+_MAX_RETRIES: Final = 8
+"""Fetches at the same time with which others are tried again."""
+_MAX_CONTENTS: Final = 16
+"""Parsed documents that are kept; what was imported of others is kept without them."""
+_MAX_KEPT: Final = 10_000
+"""Documents of which anything is kept."""
 _PATIENCE: Final = 3.0
 """Seconds that one configuration waits for web servers; later its other servers go ahead."""
 _LEAST_PATIENCE: Final = 0.2
@@ -65,38 +74,32 @@ class OpenApiDocument:
     files: Mapping[Path, FileStamp] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Known:
     """A fetched document.
 
     Attributes:
         version: Changes with its content.
-        content: Its content.
         fetched_at: When it was last fetched.
-        stale: Why it could not be fetched again.
     """
 
     version: Hashable
-    content: Any
     fetched_at: float
-    stale: str = ""
 
 
 @dataclass(frozen=True)
-class _File:
-    """A document that was read from a file.
+class _Failure:
+    """Why a document could not be fetched.
 
     Attributes:
-        version: The file, and the others that it refers to, as they were.
-        content: Its content.
+        reason: A sentence.
+        tries: How often it could not, one time after the other.
+        again_at: When it is tried again.
     """
 
-    version: Mapping[Path, FileStamp]
-    content: Any
-
-    @property
-    def is_current(self) -> bool:
-        return all(file_stamp(path) == seen for path, seen in self.version.items())
+    reason: str
+    tries: int
+    again_at: float
 
 
 class _Fetch:
@@ -104,12 +107,14 @@ class _Fetch:
 
     Attributes:
         ended: Whether it has ended.
-        is_followed: Whether a load went ahead without it.
+        is_followed: Whether a load went ahead with what was known before.
+        missed: The selections of loads that went ahead without anything.
     """
 
     def __init__(self) -> None:
         self.ended = threading.Event()
         self.is_followed = False
+        self.missed: set[OperationSelection] = set()
 
 
 class Documents:
@@ -132,10 +137,12 @@ class Documents:
         self._patience: float | None = None
         self._wait_until = float("-inf")
         self._lock = threading.Lock()
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, Mapping[Path, FileStamp]] = {}
         self._fetched: dict[str, _Known] = {}
-        self._failed: dict[str, str] = {}
+        self._failures: dict[str, _Failure] = {}
         self._fetches: dict[str, _Fetch] = {}
+        self._loaded: set[str] = set()
+        self._contents: dict[str, tuple[Hashable, Any]] = {}
         self._imported: dict[tuple[str, OperationSelection], tuple[Hashable, Imported]] = {}
 
     def fetch_in_background(self, patience: float = _PATIENCE) -> None:
@@ -146,10 +153,29 @@ class Documents:
         """
         self._patience = patience
 
+    def begin_configuration(self) -> None:
+        """Forget which documents are in use: the next loads say it."""
+        self._loaded = set()
+
     @property
     def is_fetching(self) -> bool:
         """Whether a document is being fetched."""
         return bool(self._fetches)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether a document is being fetched, or will be tried again."""
+        return self.is_fetching or any(source in self._failures for source in tuple(self._loaded))
+
+    def retry(self) -> None:
+        """Fetch the documents in use that could not be fetched again, if it is time for that."""
+        with self._lock:
+            now = self._clock()
+            for source in sorted(self._loaded & self._failures.keys()):
+                if len(self._fetches) >= _MAX_RETRIES:
+                    return
+                if source not in self._fetches and self._failures[source].again_at <= now:
+                    self._start(source).is_followed = True
 
     def load(self, source: str, selection: OperationSelection) -> OpenApiDocument:
         """Return a document's tools, by its absolute path or its address.
@@ -157,59 +183,70 @@ class Documents:
         Raises:
             DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
-        stale = ""
-        files: Mapping[Path, FileStamp] = {}
-        version: Hashable
         if is_address(source):
-            fetched = self._from_address(source)
-            version, content, stale = fetched.version, fetched.content, fetched.stale
-        else:
-            file = self._from_file(source)
-            version, content, files = tuple(file.version.items()), file.content, file.version
-        with self._lock:
-            known = self._imported.get((source, selection))
-            if known is None or known[0] != version:
-                try:
-                    address = source if is_address(source) else ""
-                    known = version, import_document(content, selection, address)
-                except BadDocument as error:
-                    raise DocumentUnavailable(str(error)) from None
-                except RecursionError:
-                    raise DocumentUnavailable(
-                        f"The OpenAPI document {source} is nested too deeply."
-                    ) from None
-                self._keep(self._imported, (source, selection), known)
-            return OpenApiDocument(known[1], stale, files)
+            return self._from_address(source, selection)
+        return self._from_file(source, selection)
 
-    def _from_address(self, source: str) -> _Known:
+    def _from_address(self, source: str, selection: OperationSelection) -> OpenApiDocument:
         with self._lock:
-            known = self._fetched.get(source)
-            failure = self._failed.pop(source, None)  # of the fetch that this load was told about
-            if known is not None and self._clock() - known.fetched_at < _MAX_AGE:
-                return known
+            self._loaded.add(source)
+            found, failure = self._known(source, selection), self._failures.get(source)
+            now = self._clock()
             if failure is not None:
-                if known is None:
-                    raise DocumentUnavailable(failure)
-                return known
+                is_due = failure.again_at <= now
+            else:
+                is_due = found is None or now - self._fetched[source].fetched_at >= _MAX_AGE
             fetching = self._fetches.get(source)
-            if fetching is None:
-                fetching = self._fetches[source] = _Fetch()
-                threading.Thread(
-                    target=self._fetch, args=(source, fetching), name="fetch", daemon=True
-                ).start()
-            if self._patience is not None and known is not None:
-                fetching.is_followed = True
-                return known
+            if fetching is None and is_due:
+                fetching = self._start(source)
+            # What failed before may fail as slowly again: nobody waits for it a second time.
+            is_told = found is not None or failure is not None
+            if fetching is None or (is_told and self._patience is not None):
+                if fetching is not None:
+                    fetching.is_followed = True
+                return _told(found, failure, source)
         fetching.ended.wait(self._waiting_time())
         with self._lock:
-            known = self._fetched.get(source)
-            failure = self._failed.pop(source, None)
+            found, failure = self._known(source, selection), self._failures.get(source)
             if not fetching.ended.is_set():
                 fetching.is_followed = True
-                failure = f"The OpenAPI document {source} is still being fetched; its tools follow."
-            if known is None:
-                raise DocumentUnavailable(failure or f"{source} is no OpenAPI document.")
-            return known
+                if found is None and failure is None:
+                    fetching.missed.add(selection)
+                    raise DocumentUnavailable(
+                        f"The OpenAPI document {source} is still being fetched; its tools follow."
+                    )
+            return _told(found, failure, source)
+
+    def _known(self, source: str, selection: OperationSelection) -> OpenApiDocument | None:
+        """Return what is known of a fetched document, or None if it has to be fetched."""
+        known = self._fetched.get(source)
+        imported = None if known is None else self._import(source, selection, known.version)
+        if imported is None:
+            return None
+        failure = self._failures.get(source)
+        return OpenApiDocument(imported, "" if failure is None else failure.reason)
+
+    def _import(
+        self, source: str, selection: OperationSelection, version: Hashable
+    ) -> Imported | None:
+        """Return the tools of a version of a document; None if its content is not kept."""
+        known = self._imported.get((source, selection))
+        if known is not None and known[0] == version:
+            return known[1]
+        content = self._contents.get(source)
+        if content is None or content[0] != version:
+            return None
+        try:
+            address = source if is_address(source) else ""
+            imported = import_document(content[1], selection, address)
+        except BadDocument as error:
+            raise DocumentUnavailable(str(error)) from None
+        except RecursionError:
+            raise DocumentUnavailable(
+                f"The OpenAPI document {source} is nested too deeply."
+            ) from None
+        _keep(self._imported, (source, selection), (version, imported))
+        return imported
 
     def _waiting_time(self) -> float | None:
         """Return how long a load may wait; the loads of one configuration share the time."""
@@ -219,6 +256,13 @@ class Documents:
         if now > self._wait_until + _TIMEOUT:
             self._wait_until = now + self._patience
         return max(self._wait_until - now, _LEAST_PATIENCE)
+
+    def _start(self, source: str) -> _Fetch:
+        fetching = self._fetches[source] = _Fetch()
+        threading.Thread(
+            target=self._fetch, args=(source, fetching), name="fetch", daemon=True
+        ).start()
+        return fetching
 
     def _fetch(self, source: str, fetching: _Fetch) -> None:
         content: Any = None
@@ -236,27 +280,41 @@ class Documents:
             _logger.exception("Fetching an OpenAPI document failed.")
             failure = f"The OpenAPI document {source} can't be fetched: see the log."
         with self._lock:
-            known = self._fetched.get(source)
-            before = None if known is None else (known.version, known.stale)
-            if known is not None:
+            before = self._state_of(source)
+            if source in self._fetched:
                 failure = failure or unread  # it stays as it was, with all of its tools
             if not failure:
-                known = _Known(hash((text, *others.fetched)), content, self._clock())
-                self._keep(self._fetched, source, known)
+                version = hash((text, *others.fetched))
+                _keep(self._fetched, source, _Known(version, self._clock()))
+                _keep(self._contents, source, (version, content), _MAX_CONTENTS)
+                self._failures.pop(source, None)
+                for selection in fetching.missed:  # its content may be gone before the next load
+                    with contextlib.suppress(DocumentUnavailable):
+                        self._import(source, selection, version)
             else:
-                if known is not None:
-                    known.stale = failure
-                self._keep(self._failed, source, failure)
-            after = None if known is None else (known.version, known.stale)
-            if fetching.is_followed and (known is None or before != after):
+                last = self._failures.get(source)
+                tries = 1 if last is None else last.tries + 1
+                again_at = self._clock() + _RETRY.ceiling(tries - 1)
+                _keep(self._failures, source, _Failure(failure, tries, again_at))
+            is_new = fetching.is_followed and self._state_of(source) != before
+            if fetching.missed or is_new:
                 self.changes += 1
             del self._fetches[source]
             fetching.ended.set()
 
-    def _from_file(self, source: str) -> _File:
-        known = self._files.get(source)
-        if known is not None and known.is_current:
-            return known
+    def _state_of(self, source: str) -> tuple[Hashable, str]:
+        """Return what a load of a fetched document depends on."""
+        known, failure = self._fetched.get(source), self._failures.get(source)
+        version = None if known is None else known.version
+        return version, "" if failure is None else failure.reason
+
+    def _from_file(self, source: str, selection: OperationSelection) -> OpenApiDocument:
+        seen = self._files.get(source)
+        if seen is not None and all(file_stamp(path) == found for path, found in seen.items()):
+            with self._lock:
+                imported = self._import(source, selection, tuple(seen.items()))
+            if imported is not None:
+                return OpenApiDocument(imported, files=seen)
         path = Path(source).absolute()
         try:
             version = file_stamp(path)
@@ -273,16 +331,32 @@ class Documents:
         content = parse(text, source)
         folder = Folder(path, MAX_DOCUMENT, _parse_part)
         bundle(content, path.as_uri(), folder.read)
-        known = _File({path: version, **folder.seen}, content)
+        seen = {path: version, **folder.seen}
         with self._lock:
-            self._keep(self._files, source, known)
-        return known
+            _keep(self._files, source, seen)
+            _keep(self._contents, source, (tuple(seen.items()), content), _MAX_CONTENTS)
+            imported = self._import(source, selection, tuple(seen.items()))
+        assert imported is not None  # its content was kept just now
+        return OpenApiDocument(imported, files=seen)
 
-    def _keep(self, kept: dict[Any, Any], key: Hashable, value: object) -> None:
-        kept.pop(key, None)
-        kept[key] = value
-        if len(kept) > _MAX_CACHED:
-            del kept[next(iter(kept))]
+
+def _told(found: OpenApiDocument | None, failure: _Failure | None, source: str) -> OpenApiDocument:
+    """Return a document.
+
+    Raises:
+        DocumentUnavailable: There is none.
+    """
+    if found is not None:
+        return found
+    reason = f"{source} is no OpenAPI document." if failure is None else failure.reason
+    raise DocumentUnavailable(reason)
+
+
+def _keep(kept: dict[Any, Any], key: Hashable, value: object, limit: int = _MAX_KEPT) -> None:
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > limit:
+        del kept[next(iter(kept))]
 
 
 def is_address(source: str) -> bool:
