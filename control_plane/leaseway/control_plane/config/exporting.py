@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import yaml
-
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import plain_value
+from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.model import Transform
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
@@ -88,7 +87,7 @@ def _comments(parsed: ParsedConfig, server_id: str | None) -> list[str]:
 
 
 def _yaml(content: dict[str, Any]) -> list[str]:
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100).splitlines()
+    return yaml_text(content).rstrip("\n").split("\n")
 
 
 def _default_transforms(document: Document) -> list[dict[str, Any]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
-
 from leaseway.control_plane.config.openapi.names import leave_room
 from leaseway.control_plane.config.openapi.operations import Imported
+from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 
@@ -34,8 +33,7 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     lines += [f"# No tool: {skip.operation}: {skip.reason}." for skip in imported.skipped]
     lines += [f"# {ascii(note)[1:-1]}" for note in imported.notes]
     content = {"version": 1, "servers": {name: entry}}
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    return "\n".join(lines) + "\n" + text
+    return "\n".join(lines) + "\n" + yaml_text(content)
 
 
 def _security(imported: Imported, server: str) -> dict[str, Any]:

@@ -189,16 +189,22 @@ class _Loader(_Base):  # type: ignore[misc]
 
 
 _FLOATS: Final = (
-    r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-for _tag, _expression, _first in (
-    (_NULL, r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
-    (_BOOL, r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
-    (_INT, r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)", list("-+0123456789")),
-    (_FLOAT, _FLOATS, list("-+.0123456789")),
-):
-    _Loader.add_implicit_resolver(_tag, re.compile(_expression + r"\Z"), _first)
+CORE_SCHEMA: Final = tuple(
+    (tag, re.compile(rf"(?:{expression})\Z"), first)
+    for tag, expression, first in (
+        (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+        (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+        (_INT, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+        (_FLOAT, _FLOATS, list("-+.0123456789")),
+    )
+)
+"""The plain scalars of YAML 1.2 that are no text: tag, expression, and first characters."""
+
+for _tag, _expression, _first in CORE_SCHEMA:
+    _Loader.add_implicit_resolver(_tag, _expression, _first)
 
 
 def _check_limits(text: str, limit: int) -> None:
