@@ -69,6 +69,14 @@ def test_a_restart_drops_half_an_event_with_its_id() -> None:
     assert parser.feed(b"data: new\n\n") == [SseEvent(b"new", "message", "7", None)]
 
 
+@pytest.mark.parametrize("unsendable", [b"a\0", b"a\x01b", b"\x7f", b"x" * 5_000])
+def test_an_id_that_no_request_could_resume_by_is_ignored(unsendable: bytes) -> None:
+    """Such a header raises, which would end the stream of notifications for good."""
+    parser = SseParser(10_000)
+    parser.feed(b"id: 7\ndata: 1\n\nid: %b\ndata: 2\n\n" % unsendable)
+    assert parser.last_id == "7"
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_an_event_that_the_end_of_the_stream_ends_can_be_read(end: str) -> None:
     parser = SseParser(100)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+_SENDABLE_ID: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]{0,4096}")
+"""An id that a header may have when the stream is resumed; SSE itself excludes only zero."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class SseParser:
             self._data.append(value)
         elif field == b"event":
             self._event = value.decode(errors="replace")
-        elif field == b"id" and b"\0" not in value:
+        elif field == b"id" and _SENDABLE_ID.fullmatch(value) is not None:
             self._id = value.decode(errors="replace")
         elif field == b"retry" and value.isdigit():
             self.retry = int(value[:9]) / 1000
