@@ -42,6 +42,17 @@ async def test_the_lease_of_a_cancelled_call_is_released_when_the_session_closes
     assert worker.released == [lease]
 
 
+async def test_the_lease_of_a_cancelled_call_is_released_by_release(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await abandon_call(session, worker)
+    lease = next(iter(worker.leases))
+    assert await session.release("desk")
+    assert worker.released == [lease]
+    assert not await session.release("desk")
+
+
 async def test_the_lease_of_a_timed_out_call_is_released_when_the_client_closes(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:

@@ -289,13 +289,19 @@ class LeaseManager:
     async def release(self, key: LeaseKey) -> bool:
         """Release the lease of a key; return whether this ended it.
 
-        A lease that has already ended is forgotten, so that the session can acquire a new one.
+        A lease that has already ended is forgotten, so that the session can acquire a new one. One
+        that an abandoned first call has acquired, whose id nobody knows, is looked for.
 
         Raises:
             Fault: The worker did not answer; the lease expires after its time to live.
         """
-        lease = self.book.session(key.session).release(key.server_id, self._loop.time())
-        return lease is not None and await self._releases.release(lease)
+        session = self.book.session(key.session)
+        lease = session.release(key.server_id, self._loop.time())
+        abandoned = session.take_abandoned(key.server_id)
+        found = await asyncio.gather(
+            *(self._releases.leave_unknown(key, worker, 0.0) for worker in abandoned)
+        )
+        return (lease is not None and await self._releases.release(lease)) or any(found)
 
     async def close_session(self, session: str, holder: object) -> None:
         """Leave a session: its leases end unless another client uses them.

@@ -87,8 +87,8 @@ class LeaseReleases:
             except Fault as fault:
                 _log.debug("Lost leases are not released yet: %s", fault)
 
-    async def leave(self, lease: ClientLease, keep: float) -> None:
-        """Tell a worker that this client no longer uses a lease.
+    async def leave(self, lease: ClientLease, keep: float) -> bool:
+        """Tell a worker that this client no longer uses a lease; return whether this ended it.
 
         An older worker reads only `idle`: it releases leases that this client acquired, and of the
         others those that nobody has called for long.
@@ -104,10 +104,14 @@ class LeaseReleases:
             keep=duration(keep) if keep else None,
             idle=duration(idle) if idle else None,
         )
-        await self.release(lease, leave)
+        return await self.release(lease, leave)
 
-    async def leave_unknown(self, key: LeaseKey, worker: WorkerRun, keep: float) -> None:
-        """Leave the lease that an abandoned first call acquired, if there is one."""
+    async def leave_unknown(self, key: LeaseKey, worker: WorkerRun, keep: float) -> bool:
+        """Leave the lease that an abandoned first call acquired, if there is one.
+
+        Returns:
+            Whether this ended one.
+        """
         link = self._pool.link(worker)
 
         async def page(token: str) -> leases_pb2.ListLeasesResponse:
@@ -117,11 +121,13 @@ class LeaseReleases:
             )
             return answer
 
+        ended = False
         try:
             async for response in every_page(page):
                 for found in response.leases:
                     if is_acquired_by(self._acquirer, found, key):
-                        await self.leave(ClientLease(key, found.id, worker, owned=True), keep)
+                        lease = ClientLease(key, found.id, worker, owned=True)
+                        ended |= await self.leave(lease, keep)
         except Fault as fault:
             _log.warning(
                 "A call of server %s was given up, and a lease that it may have acquired could "
@@ -129,6 +135,7 @@ class LeaseReleases:
                 key.server_id,
                 fault,
             )
+        return ended
 
     async def request(
         self,

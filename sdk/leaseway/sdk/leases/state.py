@@ -472,6 +472,16 @@ class SessionLeases:
         slot.ended = slot.placement = None
         return lease
 
+    def take_abandoned(self, server_id: str) -> list[WorkerRun]:
+        """Return where abandoned calls may have acquired a lease of a server, and forget it."""
+        slot = self._slots.get(server_id)
+        if slot is None:
+            return []
+        workers = [worker for worker, is_abandoned in slot.first_calls.items() if is_abandoned]
+        for worker in workers:
+            del slot.first_calls[worker]
+        return workers
+
     def forget_end(self, lease_id: str) -> None:
         """Forget that a lease ended, once the session has been notified."""
         for slot in self._slots.values():
@@ -492,13 +502,13 @@ class SessionLeases:
             The leases that were held, and where others may exist that abandoned calls acquired:
             the key and the worker of each.
         """
-        held, unknown = self.leases(), []
+        held: list[ClientLease] = self.leases()
+        unknown: list[tuple[LeaseKey, WorkerRun]] = []
         for server_id, slot in list(self._slots.items()):
             self.release(server_id, now)
-            for worker, is_abandoned in list(slot.first_calls.items()):
-                if is_abandoned or is_closing:
-                    unknown.append((self._key(server_id), worker))
-                    del slot.first_calls[worker]
+            if is_closing:
+                slot.first_calls = dict.fromkeys(slot.first_calls, True)
+            unknown += [(self._key(server_id), run) for run in self.take_abandoned(server_id)]
             if not (slot.first_calls or slot.flights or slot.told or slot.lost):
                 del self._slots[server_id]
         self.idle = LEASE_IDLE
