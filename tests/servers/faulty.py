@@ -184,9 +184,10 @@ for line in sys.stdin.buffer:
             send({"id": key, "error": {"code": -32603, "message": "not today"}})
             continue
         version = "1999-01-01" if mode == "old" else message["params"]["protocolVersion"]
-        if mode == "one_version" and version != "2025-03-26":
+        if mode in ("one_version", "a_secret_version") and version != "2025-03-26":
             text = "Unsupported protocol version"
-            data = {"supported": ["2025-03-26"], "requested": version}
+            supported = ["2025-03-26"] if mode == "one_version" else []
+            data = {"supported": supported, "requested": version}
             send({"id": key, "error": {"code": -32602, "message": text, "data": data}})
             continue
         info = {"name": "faulty", "version": "0"}

@@ -95,7 +95,17 @@ async def misbehave(request, message):
         return web.Response()
     if how == "cut":
         return await cut(request)
+    if how.startswith("type "):
+        return other_type(message, how.removeprefix("type "))
     return odd_answer(how)
+
+
+def other_type(message, content_type):
+    """Answer as another type than JSON, or as none."""
+    result = {"content": [{"type": "text", "text": content_type}], "resultType": "complete"}
+    body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+    headers = {} if content_type == "none" else {"Content-Type": content_type}
+    return web.Response(body=body, headers=headers)
 
 
 async def events(request, message, first):
@@ -117,6 +127,11 @@ def odd_answer(how):
     if how == "rpc error":
         error = {"code": -32022, "message": "no", "data": {"supported": ["2031-01-01"]}}
         return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
+    if how == "nameless error":
+        error = {"code": -32600, "message": "Bad Request"}
+        return web.json_response(
+            {"jsonrpc": "2.0", "id": "server-error", "error": error}, status=400
+        )
     if how == "html":
         return web.Response(text="<html>hello</html>", content_type="text/html")
     if how == "broken json":

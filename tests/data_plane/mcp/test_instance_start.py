@@ -100,11 +100,12 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     assert len(starts.read_text()) <= 2
 
 
+@pytest.mark.parametrize("mode", ["one_version", "a_secret_version"])
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
 async def test_a_server_that_refuses_the_newest_version_is_offered_its_own(
-    bench: Bench, protocol: str
+    bench: Bench, protocol: str, mode: str
 ) -> None:
-    instance = await bench.start(bench.stdio("faulty", "one_version", protocol=protocol))
+    instance = await bench.start(bench.stdio("faulty", mode, protocol=protocol))
     assert instance.protocol_version == "2025-03-26"
 
 
@@ -122,7 +123,16 @@ async def test_a_server_that_refuses_the_newest_version_is_offered_its_own(
 def test_a_version_that_a_refusal_names_is_found(
     code: int, message: str, data: object, version: str
 ) -> None:
-    assert version_instead(MCPError(code=code, message=message, data=data)) == version
+    error = MCPError(code=code, message=message, data=data)
+    assert version_instead(error, {"2025-11-25"}) == version
+
+
+def test_the_versions_between_are_offered_to_a_server_that_names_none() -> None:
+    error = MCPError(code=-32603, message="Unsupported protocol version")
+    refused = ["2025-11-25"]
+    while version := version_instead(error, refused):
+        refused.append(version)
+    assert refused[1:] == ["2024-11-05", "2025-03-26", "2025-06-18"]
 
 
 async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:

@@ -88,3 +88,9 @@ def test_the_protocol_version_is_left_to_the_handshake() -> None:
     answer = greeting(protocolVersion=...)
     correct_greeting(answer)
     assert "protocolVersion" not in answer
+
+
+def test_the_draft_of_the_first_version_is_taken_as_that_one() -> None:
+    answer = greeting(protocolVersion="2024-10-07")
+    assert correct_greeting(answer) == "protocolVersion is the draft 2024-10-07 of 2024-11-05"
+    assert answer["protocolVersion"] == "2024-11-05"

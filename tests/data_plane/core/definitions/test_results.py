@@ -103,7 +103,14 @@ def test_members_and_types_that_mcp_does_not_name_stay(content: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "is_error"), [("", False), (',"isError":null', False), (',"isError":"True"', True)]
+    ("flag", "is_error"),
+    [
+        ("", False),
+        (',"isError":null', False),
+        (',"isError":"True"', True),
+        (',"isError":1', True),
+        (',"isError":0', False),
+    ],
 )
 def test_an_error_is_what_the_server_calls_one(flag: str, is_error: bool) -> None:
     text = '"isError":true inside a string'
@@ -111,7 +118,9 @@ def test_an_error_is_what_the_server_calls_one(flag: str, is_error: bool) -> Non
     assert read_result(result.encode())[1].isError is is_error
 
 
-@pytest.mark.parametrize("result", [b"[]", b"1", b"null", b'{"isError":"yes"}', b'{"isError":{}}'])
+@pytest.mark.parametrize(
+    "result", [b"[]", b"1", b"null", b'{"isError":"yes"}', b'{"isError":2}', b'{"isError":{}}']
+)
 def test_what_is_no_result_is_refused(result: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         read_result(result)

@@ -198,6 +198,7 @@ async def test_a_broken_connection_affects_its_own_call_only(bench: Bench, each:
         ("status 429", Reason.SERVER_ERROR, "no", "too many requests"),
         ("status 503", Reason.SERVER_ERROR, "no", "HTTP status 503"),
         ("redirect", Reason.SERVER_ERROR, "no", "http://127.0.0.2:1/mcp"),
+        ("nameless error", Reason.SERVER_ERROR, "yes", "error -32600: Bad Request"),
         ("html", Reason.SERVER_ERROR, "yes", "text/html"),
         ("broken json", Reason.SERVER_ERROR, "yes", "a body that is not JSON-RPC"),
         ("broken event", Reason.SERVER_ERROR, "yes", "an event that is not JSON-RPC"),
@@ -216,6 +217,14 @@ async def test_an_invalid_response_fails_only_its_call(
     if "429" in text or "503" in text:
         assert fault.retry_delay == 2.0
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
+@pytest.mark.parametrize("kind", ["none", "text/plain; charset=utf-8", "text/html"])
+async def test_a_response_is_read_whatever_type_it_states(
+    bench: Bench, modern: str, kind: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    assert await bench.text(instance, "echo", {"text": f"type {kind}"}) == kind
 
 
 @pytest.mark.parametrize("stray", ['{"type":"heartbeat"}', "keep-alive", "[DONE]", '{"id":999}'])

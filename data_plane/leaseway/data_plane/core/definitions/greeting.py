@@ -11,6 +11,8 @@ from typing import Any, Final
 from leaseway.data_plane.core.definitions import members
 from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
 
+_DRAFT: Final = "2024-10-07"
+_FIRST: Final = "2024-11-05"
 _FLAGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "tools": {"listChanged": members.boolean},
     "prompts": {"listChanged": members.boolean},
@@ -35,9 +37,13 @@ _INFO: Final[Mapping[str, Reader]] = {
 def correct_greeting(greeting: Members) -> str:
     """Correct an answer to `initialize` in place; return what was changed, in words, or empty.
 
-    Its protocol version stays as it is: nothing could be said at another one.
+    Its protocol version stays as it is: nothing could be said at another one. Only the draft of the
+    first one, which official clients in JavaScript accept, too, is taken as that one.
     """
     changes = Changes()
+    if greeting.get("protocolVersion") == _DRAFT:
+        greeting["protocolVersion"] = _FIRST
+        changes.add(f"protocolVersion is the draft {_DRAFT} of {_FIRST}")
     greeting["capabilities"] = _capabilities(_object(greeting, "capabilities", changes), changes)
     greeting["serverInfo"] = _info(_object(greeting, "serverInfo", changes), changes)
     _read_present(greeting, {"instructions": members.text, "_meta": members.mapping}, changes)

@@ -23,6 +23,9 @@ _ANY_BYTES: Final = "application/octet-stream"
 _FIRST: Final = 24
 """Characters of base64 that tell the type of what they encode."""
 
+_FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "false": False, "0": False}
+"""What servers write for a boolean: a text, or the number of a language without booleans."""
+
 _RawMembers = dict[str, msgspec.Raw]
 _object: Final = msgspec.json.Decoder(_RawMembers).decode
 _list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -97,10 +100,10 @@ def _correct_flag(members: _RawMembers, changes: Changes) -> None:
         changes.dropped("isError", flag)
     elif not isinstance(flag, bool):
         said = str(flag).lower()
-        if said not in ("true", "false"):
+        if said not in _FLAGS:
             raise ValueError("isError is no boolean")
-        changes.add("isError is a text")
-        members["isError"] = _raw(said == "true")
+        changes.add("isError is a text" if isinstance(flag, str) else "isError is a number")
+        members["isError"] = _raw(_FLAGS[said])
 
 
 def _correct_optional(

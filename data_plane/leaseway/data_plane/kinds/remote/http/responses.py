@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import aiohttp
+import msgspec
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from leaseway.data_plane.kinds.remote.http import errors
@@ -251,14 +252,16 @@ class ResponseReader:
             return
         if posted.opens_session and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
-        if response.content_type == "application/json" and response.status != 202:
-            body = await errors.read_body(self._server, response)
-            await self._events.handle_body(posted.key, body)
-        elif response.content_type == "text/event-stream":
+        if response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
-        else:
+        elif response.status == 202:
             raise errors.of_unexpected_type(self._server, response)
+        else:
+            body = await errors.read_body(self._server, response)
+            if response.content_type != "application/json" and not _has_response(body):
+                raise errors.of_unexpected_type(self._server, response)
+            await self._events.handle_body(posted.key, body)
         if self._is_pending(posted.key):
             raise errors.ended_early(self._server)
 
@@ -279,9 +282,18 @@ class ResponseReader:
         if message is not None and posted.in_session:
             raise ErrorAnswer(message, response.status)
         if message is not None and not unauthorized:
-            self._on_message(posted.key, message)
+            # Whatever id it has: official servers say "server-error" for each.
+            self._on_message(posted.key, msgspec.structs.replace(message, id=None))
             return
         raise fault
+
+
+def _has_response(body: bytes) -> bool:
+    """Return whether a body is JSON-RPC, whatever its type: many servers state another, or none."""
+    try:
+        return any(message.is_response for message in read_body(body))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
@@ -131,33 +132,37 @@ async def _discover(session: ClientSession, peer: Peer, timeout: float) -> None:
 
 
 async def _initialize(session: ClientSession, peer: Peer) -> None:
-    """Initialize a server; offer an older version to one that refuses the newest.
+    """Initialize a server; offer older versions to one that refuses the newest.
 
     It should answer with a version of its own instead.
     """
-    try:
-        await session.initialize()
-    except ConnectionLost:
-        raise
-    except MCPError as error:
-        version = version_instead(error)
-        if not version:
+    refused = {HANDSHAKE_PROTOCOL_VERSIONS[-1]}
+    while True:
+        try:
+            await session.initialize()
+            return
+        except ConnectionLost:
             raise
-        peer.offered_version = version
-        await session.initialize()
+        except MCPError as error:
+            version = version_instead(error, refused)
+            if not version:
+                raise
+            peer.offered_version = version
+            refused.add(version)
 
 
-def version_instead(error: MCPError) -> str:
-    """Return the version that a server may accept which refused ours; empty for another error.
+def version_instead(error: MCPError, refused: Collection[str]) -> str:
+    """Return the version that a server may accept which refused others; empty if there is none.
 
-    That is the newest that its error names, or else the oldest, which most servers know.
+    That is the newest that its error names; else the oldest, which most servers know, and then
+    those between, which some accept alone. Empty also if the error is about something else.
     """
     said = f"{error.error.message} {error.error.data}"
     if error.error.code == UNSUPPORTED_PROTOCOL_VERSION or not _is_about_version(said):
         return ""
-    older = HANDSHAKE_PROTOCOL_VERSIONS[:-1]
-    named = [version for version in _find_versions(said) if version in older]
-    return max(named, default=older[0])
+    others = [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version not in refused]
+    named = [version for version in _find_versions(said) if version in others]
+    return max(named) if named else next(iter(others), "")
 
 
 async def _initialize_after_discover(session: ClientSession, peer: Peer, timeout: float) -> None:
