@@ -53,6 +53,43 @@ async def test_a_null_for_an_optional_argument_reaches_the_server_as_it_is(bench
     assert [path for path, _ in fault.violations] == ["$.text"]
 
 
+LISTS = {
+    "type": "object",
+    "properties": {
+        "ids": {"type": "array", "items": {"type": "integer"}},
+        "filter": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        "limit": {"type": "integer"},
+        "text": {"type": "string"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        ({"ids": "[1, 2]"}, {"ids": [1, 2]}),
+        ({"filter": '{"a": {}}', "limit": "5"}, {"filter": {"a": {}}, "limit": 5}),
+        ({"ids": "[1]", "text": "[1]"}, {"ids": [1], "text": "[1]"}),
+        ({"ids": '["a"]'}, None),
+        ({"ids": "1,2"}, None),
+        ({"text": 5}, None),
+    ],
+)
+async def test_an_argument_that_is_the_json_of_what_is_wanted_is_read(
+    bench: Bench, arguments: dict[str, Any], received: dict[str, Any] | None
+) -> None:
+    definition = msgspec.json.encode({"name": "echo", "inputSchema": LISTS})
+    bench.servers.tools = {"echo": definition}
+    await bench.serve("time")
+    if received is None:
+        fault = await bench.caller().refused("time", arguments=msgspec.json.encode(arguments))
+        assert fault.reason == Reason.INVALID_ARGUMENTS
+    else:
+        result = await bench.caller().call("time", arguments=msgspec.json.encode(arguments))
+        said = msgspec.json.decode(result.payload)["content"][0]["text"]
+        assert msgspec.json.decode(said) == received
+
+
 async def test_an_integer_of_thousands_of_digits_is_the_callers_mistake(bench: Bench) -> None:
     await bench.serve("time")
     arguments = b'{"text": ' + b"9" * 4_301 + b"}"

@@ -342,7 +342,8 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
     """Parse a call's arguments and check them against the tool's input schema.
 
     Line breaks in the bytes to be sent become spaces: JSON strings contain none, and a server that
-    reads lines would take one for the end of the message.
+    reads lines would take one for the end of the message. An argument that is a text with the JSON
+    of what the schema wants becomes that, as in servers on the official Python package.
 
     Raises:
         Fault: INVALID_ARGUMENTS.
@@ -366,6 +367,13 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
         return parsed
     without_nulls = check.without_nulls(parsed) if b"null" in active.arguments else parsed
     if without_nulls is parsed or not check.accepts(without_nulls):
+        read = check.with_texts_read(without_nulls)
+        if read is not None:
+            encoded = msgspec.json.encode(read)
+            read = parse_arguments(encoded)
+            if check.is_limited(encoded, read) and check.accepts(read):
+                active.arguments = encoded
+                return read
         violations = check.violations(without_nulls)
         details = "" if violations else " They are too complex to say where."
         raise Fault(

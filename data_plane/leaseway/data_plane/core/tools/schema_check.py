@@ -7,10 +7,12 @@ work of compiling, checking and explaining is limited (`schema_work`): the event
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
 import jsonschema_rs
+import msgspec
 
 from leaseway.data_plane.core.tools.schema_work import (
     BACKTRACKS,
@@ -41,6 +43,7 @@ _MAX_LARGE_INTEGERS: Final = 1_000
 _MAX_HUGE_INTEGERS: Final = 200
 """Integers beyond 2^53, and beyond 2^63, with `uniqueItems`: each is compared with each."""
 _LONG_INTEGER: Final = 10**40
+_read_json: Final = msgspec.json.Decoder().decode
 _LARGE_INTEGER: Final = re.compile(rb"[0-9]{16}")
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=BACKTRACKS, size_limit=2 * bounds.MIB, dfa_size_limit=2 * bounds.MIB
@@ -131,6 +134,23 @@ class SchemaCheck:
         if sum(_values_by_depth(value)) > _MAX_TOLERANT:
             return value
         return _without_nulls(value, self._schema)  # type: ignore[no-any-return]
+
+    def with_texts_read(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """Return an object with the values that texts hold as JSON, where no text fits.
+
+        Some models and clients write a list or an object that is a member as a text. None if there
+        is none, or if finding them would take too long; what is returned may not fit, either.
+        """
+        if not self._can_build_errors(_values_by_depth(value), value):
+            return None
+        read = dict(value)
+        for error in islice(self._validator.iter_errors(value), _MAX_VIOLATIONS):
+            for name in error.instance_path[:1]:
+                given = value.get(name) if isinstance(name, str) else None
+                if isinstance(given, str):
+                    with suppress(ValueError, RecursionError):
+                        read[name] = _read_json(given)
+        return read if read != value else None
 
     def violations(self, value: Any) -> tuple[tuple[str, str], ...]:
         """Return (JSON path, message) for each violation, at most 20.
