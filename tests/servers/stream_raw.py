@@ -137,6 +137,8 @@ class RawServer:
         app.router.add_get("/sse/{how}", self.stream)
         app.router.add_get("/ws/{how}", self.socket)
         app.router.add_post("/messages/{number}", self.post)
+        app.router.add_get("/a/proxy/sse/{how}", self.stream)  # the proxy takes `/a/proxy` off
+        app.router.add_post("/a/proxy/sse/posts/{number}", self.post)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
@@ -162,7 +164,7 @@ class RawServer:
         line, number = Stream(request, response), next(self.numbers)
         self.lines[number] = line
         endpoints = {"foreign": FOREIGN, "no-url": "http://[::1", "silent": None}
-        endpoints["mail"] = "mailto:me"
+        endpoints |= {"mail": "mailto:me", "prefixless": f"/sse/posts/{number}?of=%2F"}
         endpoint = endpoints.get(how, f"../messages/{number}")
         if endpoint is not None:
             await response.write(b": hello\n\n" + event(endpoint, "endpoint"))

@@ -95,6 +95,16 @@ async def test_an_unreachable_server_is_named_with_its_address(
     assert raw.base in fault.message
 
 
+async def test_messages_reach_a_server_whose_proxy_takes_a_prefix_off(
+    bench: Bench, raw: RawServer
+) -> None:
+    url = f"http://{raw.base}/a/proxy/sse/prefixless"
+    instance = await bench.start(bench.at("sse", url, protocol="legacy"))
+    assert await say(bench, instance, "on") == "on"
+    assert (await fault_of(bench, instance, "status 404")).started == "no"
+    assert await say(bench, instance, "on") == "on"
+
+
 @pytest.mark.parametrize(
     ("transport", "how"), [("sse", "silent"), ("websocket", "mute")], ids=["sse", "websocket"]
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -40,6 +40,9 @@ _MAX_ENDPOINT: Final = 8 * bounds.KIB
 _NOT_ACCEPTED: Final = frozenset({400, 401, 403, 404, 405, 413, 415, 421, 429})
 """Statuses of messages that the server has not accepted."""
 
+_NOT_THERE: Final = frozenset({404, 405})
+_MAX_PREFIXES: Final = 4
+
 
 class SseTransport(Transport):
     """An event stream, and the URL for POSTs that the stream names.
@@ -61,7 +64,8 @@ class SseTransport(Transport):
         self._stream = HttpEndpoint(server, url, http, headers, "", self._outgoing)
         self._http = http
         self._headers = headers
-        self._posts: HttpEndpoint | None = None
+        self._posts: tuple[HttpEndpoint, ...] = ()
+        """Where messages may be posted; only the first one once it has accepted one."""
         self._receiver: Receiver
         self._parser = SseParser(bounds.MAX_LINE)
         self._reading: asyncio.Task[None] | None = None
@@ -106,11 +110,11 @@ class SseTransport(Transport):
 
     def send(self, message: bytes, receipt: Receipt) -> None:
         """Post a message concurrently."""
-        if self._closed or self._posts is None:
+        if self._closed or not self._posts:
             return
         cost = max(len(message), _MIN_POST_COST)
         self._waiting += cost
-        task = asyncio.get_running_loop().create_task(self._post(self._posts, message, receipt))
+        task = asyncio.get_running_loop().create_task(self._post(message, receipt))
         before = self._posting.pop(receipt, None)
         if before is not None:
             before.cancel()  # answered on the stream: this is the next round of the call
@@ -130,23 +134,37 @@ class SseTransport(Transport):
         if self._posting.get(receipt) is done:
             del self._posting[receipt]
 
-    async def _post(self, endpoint: HttpEndpoint, message: bytes, receipt: Receipt) -> None:
+    async def _post(self, message: bytes, receipt: Receipt) -> None:
         try:
-            async with (
-                asyncio.timeout(_POST_TIMEOUT),
-                await endpoint.request("POST", {}, RequestBody(message, receipt)) as response,
-            ):
-                if response.status >= 400:
-                    raise self._post_fault(response)
+            async with asyncio.timeout(_POST_TIMEOUT):
+                await self._post_somewhere(message, receipt)
         except Fault as fault:
             self._fail(receipt, fault)
         except errors.CONNECTION_ERRORS as error:
             if not (isinstance(error, TimeoutError) and receipt.written):
-                broken = errors.broken(self._server, endpoint.url, error, receipt, False)
+                broken = errors.broken(self._server, self._stream.url, error, receipt, False)
                 self._fail(receipt, broken)
         except Exception:  # the request must be notified of any failure
             _logger.exception("A message to the server %s failed unexpectedly.", self._server)
             self._fail(receipt, errors.unexpected(self._server, receipt))
+
+    async def _post_somewhere(self, message: bytes, receipt: Receipt) -> None:
+        """Post a message to the first of the possible endpoints that there is.
+
+        Raises:
+            Fault: The message was not accepted.
+        """
+        endpoints = self._posts
+        for endpoint in endpoints:
+            body = RequestBody(message, receipt)
+            async with await endpoint.request("POST", {}, body) as response:
+                if response.status in _NOT_THERE and endpoint is not endpoints[-1]:
+                    receipt.written = False
+                    continue
+                if response.status >= 400:
+                    raise self._post_fault(response)
+                self._posts = (endpoint,)
+                return
 
     def _post_fault(self, response: aiohttp.ClientResponse) -> Fault:
         fault = errors.status_fault(self._server, response.status, response.headers, response.url)
@@ -193,10 +211,13 @@ class SseTransport(Transport):
         for event in events:
             if event.event == "message":
                 messages.append(event.data)
-            elif event.event == "endpoint" and self._posts is None:
-                target = self._endpoint_of(event.data, stream)
-                self._posts = HttpEndpoint(
-                    self._server, str(target), self._http, self._headers, "", self._outgoing
+            elif event.event == "endpoint" and not self._posts:
+                named = self._endpoint_of(event.data, stream)
+                self._posts = tuple(
+                    HttpEndpoint(
+                        self._server, str(target), self._http, self._headers, "", self._outgoing
+                    )
+                    for target in (named, *_below_prefixes(named, stream))
                 )
                 if not endpoint_known.done():
                     endpoint_known.set_result(None)
@@ -251,3 +272,16 @@ class SseTransport(Transport):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+
+
+def _below_prefixes(named: URL, stream: URL) -> Iterator[URL]:
+    """Yield an endpoint below the folders of its stream's path.
+
+    A server behind a proxy that takes a prefix off its paths does not know of it: at `/api/sse` it
+    names `/messages`, which is `/api/messages`.
+    """
+    folders = stream.raw_path.split("/")[1:-1]
+    for end in range(len(folders), max(len(folders) - _MAX_PREFIXES, 0), -1):
+        prefix = "/" + "/".join(folders[:end])
+        if not named.raw_path.startswith(f"{prefix}/"):
+            yield URL(f"{named.origin()}{prefix}{named.raw_path_qs}", encoded=True)
