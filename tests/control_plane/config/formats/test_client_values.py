@@ -115,6 +115,8 @@ def test_a_switch_may_be_a_text(off: object) -> None:
         ("disableSandbox", False, True),
         ("unrestricted", False, True),
         ("allowWrites", False, True),
+        ("allow_all_keys", False, True),
+        ("allow_all_keys", True, False),
         ("allowedPaths", [], True),
     ],
 )
@@ -137,3 +139,60 @@ def test_a_misspelt_key_is_a_warning_that_names_the_right_one(key: str, meant: s
 def test_the_separator_of_paths_is_that_of_workers(text: str) -> None:
     server = part(parse_server(command="x", args=[text]).servers[VariantKey("s")])
     assert server.args == ("/a",)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"transport": {"type": "http", **URL}},
+        {"type": "streamableHttp", "baseUrl": "http://a/mcp", "command": ""},
+        {"type": "streamableHttp", "baseUrl": "", "command": "", **URL},
+    ],
+)
+def test_a_url_is_found_where_clients_save_it(entry: dict[str, object]) -> None:
+    parsed = parse_server(**entry)
+    assert parsed.issues == ()
+    spec = parsed.servers[VariantKey("s")]
+    assert (spec.transport, part(spec).url) == ("streamable_http", "http://a/mcp")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"authorization_token": "${T}"},
+        {"auth": "${T}"},
+        {"auth": "Bearer ${T}"},
+        {"auth": "Bearer $COPILOT_MCP_T"},
+    ],
+)
+def test_a_token_alone_is_a_bearer_token(keys: dict[str, object]) -> None:
+    parsed = parse_server(**keys, **URL)
+    assert parsed.issues == ()
+    sent = part(parsed.servers[VariantKey("s")]).headers["Authorization"]
+    assert sent.text.replace("COPILOT_MCP_", "") == "Bearer ${T}"
+
+
+def test_the_word_oauth_is_a_login() -> None:
+    parsed = parse_server(auth="oauth", **URL)
+    assert parsed.issues == ()
+    assert part(parsed.servers[VariantKey("s")]).auth is not None
+
+
+def test_copilot_names_its_secrets_as_whole_values() -> None:
+    server = part(parse_server(command="x", env={"K": "COPILOT_MCP_K"}).servers[VariantKey("s")])
+    assert server.env["K"].text == "${COPILOT_MCP_K}"
+
+
+def test_times_among_the_options_of_a_request_are_milliseconds() -> None:
+    root = {"mcpServers": {"s": {"command": "x", "options": {"timeout": 60_000}}}}
+    parsed = parse_text(json.dumps(root), "mcp_settings.json")
+    assert parsed.servers[VariantKey("s")].call_timeout == 60.0
+
+
+@pytest.mark.parametrize("name", ["mcp.json", "one.json"])
+@pytest.mark.parametrize("entry", [{"command": "x", "args": []}, URL])
+def test_a_server_without_its_name_is_named_as_one(name: str, entry: dict[str, object]) -> None:
+    parsed = parse_text(json.dumps(entry), name)
+    (issue,) = parsed.issues
+    assert parsed.broken
+    assert "mcpServers" in issue.message

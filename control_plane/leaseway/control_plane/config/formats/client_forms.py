@@ -160,6 +160,14 @@ def holds_extensions(node: Tree | None) -> bool:
     )
 
 
+def is_one_server(root: Table) -> bool:
+    """Return whether a file is the entry of one server, as people copy it from a page."""
+    values = {RENAMED.get(entry.name, entry.name): entry.value for entry in root.entries}
+    if any(form.path[0] in values for form in CONTAINERS):
+        return False
+    return any(isinstance(values.get(key), Leaf) for key in ("command", "url"))
+
+
 def with_container(root: Table, name: str) -> Table:
     """Return the root of a client's file with its servers below `mcpServers`.
 

@@ -23,6 +23,7 @@ RENAMED: Final[Mapping[str, str]] = {
     "transportType": "transport",
     "httpUrl": "url",
     "serverUrl": "url",
+    "baseUrl": "url",
     "uri": "url",
     "endpoint": "url",
     "cmd": "command",
@@ -64,13 +65,17 @@ APPROVAL_MODES: Final = frozenset(
 
 CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
     "bearertoken": ("Authorization", "Bearer {}"),
+    "authorizationtoken": ("Authorization", "Bearer {}"),
     "basic": ("Authorization", "Basic {}"),
     "authorization": ("Authorization", "{}"),
     "apikey": ("X-API-Key", "{}"),
 }
 """Kinds of credentials, of which a file has the value alone: the header, and its text."""
 
-NESTED: Final = frozenset({"options", "toolconfiguration", "requestoptions", "requestinit"})
+OPTIONS: Final = frozenset({"options", "requestoptions"})
+"""Folded keys of the options of a request in JavaScript, whose times are milliseconds."""
+
+NESTED: Final = OPTIONS | {"toolconfiguration", "requestinit", "transport"}
 """Folded keys of mappings whose members count as keys of the server."""
 
 _GRANT: Final = (
@@ -102,7 +107,8 @@ HARMLESS: Final[Mapping[str, str]] = {
                 "oauthresource",
             ),
             *("oauthclientid", "scopes", "headershelper", "targetaudience"),
-            *("targetserviceaccount", "requiresoauth"),
+            *("targetserviceaccount", "requiresoauth", "authtype", "apikey", "token"),
+            *("accesstoken", "authtoken"),
         ),
         _SIGN_IN,
     ),
@@ -155,6 +161,8 @@ def may_restrict(entry: TableEntry) -> bool:
     if not looks_restrictive(entry.name):
         return False
     key = folded(entry.name)
+    if key.startswith("allowall") and isinstance(entry.value, Leaf) and entry.value.value is True:
+        return False
     adds_one = _ADDED.match(key) is not None and len(_ADDED.findall(key)) == 1
     return not (adds_one and _is_off(entry.value))
 

@@ -19,6 +19,7 @@ from leaseway.control_plane.config.formats.client_keys import (
     CREDENTIALS,
     HARMLESS,
     NESTED,
+    OPTIONS,
     READ_ONLY,
     RENAMED,
     SECONDS,
@@ -160,25 +161,27 @@ class ClientServer:
             return "it only switches a server that is defined elsewhere, and has no command or URL"
         return ""
 
-    def _translate(self, member: TableEntry) -> None:
+    def _translate(self, member: TableEntry, *, of_options: bool = False) -> None:
         where, key = self._where.child(member), folded(member.name)
         if isinstance(member.value, Leaf) and member.value.value is None:
             return  # clients write null for an option that is not set
         name = RENAMED.get(member.name, member.name)
+        if name in ("command", "url") and _is_empty(member.value) and self._has_another():
+            return  # as some forms save what was not filled in
         try:
             if self._restrict(member, key):
                 pass
             elif key in SECONDS:
-                self._add_timeout(member, where)
+                self._add_timeout(member, where, of_options=of_options)
+            elif key in NESTED and isinstance(member.value, Table):
+                for nested in member.members:
+                    self._translate(nested, of_options=key in OPTIONS)
             elif self._refer(member, key, where) or _is_named(self._entry, member):
                 pass
             elif is_login(member):
                 self._login = member
             elif name in SERVER_KEYS:
                 self._add(name, member, where)
-            elif key in NESTED and isinstance(member.value, Table):
-                for nested in member.members:
-                    self._translate(nested)
             else:
                 self._reject_or_warn(member, where)
         except NotUnderstood as error:
@@ -190,13 +193,27 @@ class ClientServer:
             self._refer_to_headers(member)
         elif key in ("envvars", "envkeys"):
             self._refer_to_variables(member, where)
-        elif key == "bearertoken":
+        elif key in ("bearertoken", "authorizationtoken"):
             self._add_credential(member, key, where)
+        elif key == "auth" and isinstance(member.value, Leaf):  # FastMCP's
+            if folded(str(member.value.value)) == "oauth":
+                self._login = replace(member, value=Table(member.value.at, ()))
+            else:
+                self._add_credential(member, "bearertoken", where)
         elif key == "authvalue":
             self._add_credential(member, _auth_type_of(self._entry), where)
         else:
-            return key == "authtype" and self._entry.member("auth_value") is not None
+            has_value = self._entry.member("auth_value") is not None
+            return key == "authtype" and (has_value or _auth_type_of(self._entry) == "none")
         return True
+
+    def _has_another(self) -> bool:
+        """Return whether the entry has a command or a URL beside an empty one."""
+        return any(
+            RENAMED.get(member.name, member.name) in ("command", "url")
+            and not _is_empty(member.value)
+            for member in self._entry.members
+        )
 
     def _restrict(self, member: TableEntry, key: str) -> bool:
         """Take over a key that is known to restrict; return whether it is one."""
@@ -233,7 +250,7 @@ class ClientServer:
         table = Table(member.value.at, (TableEntry("write", member.at, no),))
         self._native["permissions"] = TableEntry("permissions", member.at, table)
 
-    def _add_timeout(self, member: TableEntry, where: Where) -> None:
+    def _add_timeout(self, member: TableEntry, where: Where, *, of_options: bool) -> None:
         name, unit = SECONDS[folded(member.name)]
         number = _number(member.value)
         if number is None:
@@ -244,7 +261,7 @@ class ClientServer:
             self._warn(member, where, text)
             return
         if unit is None:
-            is_long = number >= _MILLISECONDS and not self._form.in_seconds
+            is_long = number >= _MILLISECONDS and (of_options or not self._form.in_seconds)
             unit = _MILLISECONDS if is_long else 1.0
         value = number / unit
         node = Leaf(member.value.at, value, f"{value:g}")
@@ -268,7 +285,8 @@ class ClientServer:
         if header is None or not isinstance(value, Leaf) or not isinstance(value.value, str):
             self._reject_or_warn(member, where)
             return
-        name, text = header[0], header[1].format(value.value)
+        given = value.value.removeprefix(header[1].format(""))  # "Bearer " may be there already
+        name, text = header[0], header[1].format(given)
         leaf = Leaf(member.value.at, text, text)
         self._referred["headers"].append(TableEntry(name, member.at, leaf))
 

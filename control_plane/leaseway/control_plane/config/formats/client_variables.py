@@ -20,6 +20,8 @@ _OF_A_USER: Final = re.compile(r"\{\{\s*([A-Z][A-Z0-9_]*)\s*\}\}")
 """Those of LibreChat, which differ from user to user."""
 _OF_A_SHELL: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _OF_LITELLM: Final = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)")
+_OF_COPILOT: Final = re.compile(r"(?:\$|^)(COPILOT_MCP_[A-Za-z0-9_]+)")
+"""Those of Copilot's coding agent, also as whole texts."""
 _SEPARATOR: Final = re.compile(r"\$\{(?:/|pathSeparator)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -99,6 +101,7 @@ class _Text:
             return self._refused("$(…)")
         text = _SEPARATOR.sub("/", text)
         text = _OF_LITELLM.sub(r"${\1}", text) if _OF_LITELLM.fullmatch(text) else text
+        text = _OF_COPILOT.sub(r"${\1}", text)
         text = _IN_TWO_BRACES.sub(self._of_continue, text)
         text = _VARIABLE.sub(self._of_editors, text)
         text = _IN_BRACES.sub(self._of_opencode, text)

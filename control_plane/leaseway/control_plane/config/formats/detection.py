@@ -9,6 +9,7 @@ from typing import Final
 from leaseway.control_plane.config.formats.client_forms import (
     CLAUDE_CODE,
     form_of,
+    is_one_server,
     with_container,
 )
 from leaseway.control_plane.config.formats.clients import read_clients
@@ -106,6 +107,13 @@ def _as_client_file(root: Table, path: str, where: Where) -> Table | None:
         return bundle_servers(root, Path.cwd() / Path(path).parent)
     if is_json(path) and is_published(root):
         return published_servers(root, where)
+    if is_json(path) and is_one_server(root):
+        message = (
+            "This is one server without its name. Write it below the name:"
+            ' {"mcpServers": {"NAME": {...}}}.'
+        )
+        where.fatal(root.at, IssueReason.MISSING_KEY, message)
+        return None
     return with_container(root, PurePath(path).name)
 
 

@@ -65,6 +65,8 @@ _ALLOW_MODES: Final = frozenset({"allow", "include", "whitelist", "allowlist"})
 _DENY_MODES: Final = frozenset({"block", "deny", "exclude", "blacklist", "blocklist", "denylist"})
 _ENABLED: Final = frozenset({"enabled", "isenabled", "enable", "active", "isactive"})
 _DISABLED: Final = frozenset({"disabled", "isdisabled", "disable"})
+_TEXTS: Final = frozenset({"description", "title"})
+"""Folded settings of a tool that only describe it."""
 _UNASKED: Final = frozenset({"auto", "approve", "never", "none"})
 """Values of approval modes with which no one is asked."""
 
@@ -204,9 +206,11 @@ class ToolRules:
             value = member.value.value if isinstance(member.value, Leaf) else member.value
             if on is not None and isinstance(value, bool):
                 if value is not on:
-                    self.denied.append(self._checked(Leaf(tool.at, tool.name, tool.name)))
+                    names = dict.fromkeys((tool.name, tool.name.removeprefix(f"{self.server}-")))
+                    self.denied += (self._checked(Leaf(tool.at, name, name)) for name in names)
             elif on is not None or not (
-                "approv" in folded(member.name) and asks_no_one(member.value)
+                folded(member.name) in _TEXTS
+                or ("approv" in folded(member.name) and asks_no_one(member.value))
             ):
                 raise NotUnderstood(
                     member.at,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from leaseway.control_plane.config.schema.issues import quoted
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position
@@ -34,8 +35,12 @@ class DeniedTools:
 
 
 def id_of(name: str) -> str:
-    """Return the id that a server's name in a client's file becomes."""
-    return _NO_ID.sub("_", name).strip("_")
+    """Return the id that a server's name in a client's file becomes; empty for an empty name.
+
+    One without any letter that an id may have gets a number that is always the same.
+    """
+    made = _NO_ID.sub("_", name).strip("_")
+    return made or (f"server_{crc32(name.encode()):08x}" if name.strip() else "")
 
 
 def denied_of(
