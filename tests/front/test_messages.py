@@ -36,7 +36,15 @@ def call(params: Any) -> RequestMessage:
     return RequestMessage(b"1", "tools/call", json.dumps(params).encode())
 
 
-@pytest.mark.parametrize("arguments", ["7", '"text"', "[1]"])
+@pytest.mark.parametrize(("text", "arguments"), [("", {}), ('{"a": [1]}', {"a": [1]})])
+def test_arguments_that_are_a_text_with_an_object_are_read(
+    text: str, arguments: dict[str, Any]
+) -> None:
+    message = call({"name": "x", "arguments": text})
+    assert json.loads(parse_params(message, CallParams).arguments_json()) == arguments
+
+
+@pytest.mark.parametrize("arguments", ["7", '"text"', "[1]", '"[1]"', '"{"', '"{\\"a\\": NaN}"'])
 def test_arguments_that_are_no_object_are_rejected(arguments: str) -> None:
     message = call({"name": "x", "arguments": json.loads(arguments)})
     with pytest.raises(JsonRpcError, match="one JSON object"):

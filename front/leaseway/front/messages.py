@@ -5,6 +5,7 @@ Members that are only relayed stay unparsed. Pure; `envelope` reads the messages
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -119,8 +120,12 @@ class CallParams(ResumableParams, kw_only=True):
         arguments = bytes(self.arguments)
         if arguments.startswith(b"{"):
             return arguments
-        if arguments == b"null" or is_empty_list(arguments):
+        if arguments in (b"null", b'""') or is_empty_list(arguments):
             return b"{}"
+        if arguments.startswith(b'"'):  # hosts that pass on the text which their model writes
+            with contextlib.suppress(ValueError, RecursionError):
+                held = msgspec.json.decode(arguments, type=str)
+                return encode(msgspec.json.decode(held, type=dict[str, Any]))
         raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
 
 

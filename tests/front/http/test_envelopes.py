@@ -124,6 +124,16 @@ def test_a_header_that_may_occur_once_does(
     assert name.lower() in answer["error"]["message"].lower()
 
 
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("2025-06-18, 2025-06-18", 200), ("2025-06-18,2025-03-26", 400), (",", 400)],
+)
+def test_a_version_that_was_joined_with_itself_counts_once(
+    poster: Poster, version: str, status: int
+) -> None:
+    assert poster.post(PING, {**LEGACY, VERSION_HEADER: version})[0] == status
+
+
 def test_a_header_whose_values_are_a_list_may_be_split(poster: Poster) -> None:
     accept = [("Accept", "application/json"), ("Accept", "text/event-stream"), *JSON.items()]
     assert poster.post(PING, accept)[0] == 200

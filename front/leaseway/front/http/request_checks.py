@@ -244,8 +244,20 @@ def _media_types(header: str) -> Iterator[str]:
 
 def speaks_modern(http: web.BaseRequest) -> bool:
     """Return whether a request's header names a version without sessions."""
-    version = http.headers.get(VERSION_HEADER)
+    version = version_in(http.headers)
     return version is not None and version not in HANDSHAKE_VERSIONS
+
+
+def version_in(headers: Mapping[str, str]) -> str | None:
+    """Return the protocol version that the headers name, or None.
+
+    A version that a library has joined with itself, because it was set twice, counts once.
+    """
+    version = headers.get(VERSION_HEADER)
+    if version is None or "," not in version:
+        return version
+    first, *others = (part.strip() for part in version.split(","))
+    return version if any(other != first for other in others) else first
 
 
 def begins_session(message: Message, headers: Mapping[str, str]) -> bool:

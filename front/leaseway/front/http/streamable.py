@@ -52,6 +52,7 @@ from leaseway.front.http.request_checks import (
     refused,
     speaks_modern,
     status_of,
+    version_in,
 )
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.scopes import Scopes
@@ -277,7 +278,7 @@ class HttpFront:
             live=live,
             media=media,
             has_session=_SESSION in http.headers,
-            version=http.headers.get(VERSION_HEADER),
+            version=version_in(http.headers),
             open_stream=None if live is None else partial(self._resumable.open, live),
         )
 
@@ -564,7 +565,7 @@ class HttpFront:
             HttpError: It has ended, or the protocol version has no sessions.
             JsonRpcError: The protocol version is unknown.
         """
-        version = http.headers.get(VERSION_HEADER)
+        version = version_in(http.headers)
         if version is not None and version not in HANDSHAKE_VERSIONS:
             check_version(version)
             raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")

@@ -145,11 +145,11 @@ class SchemaCheck:
             return None
         read = dict(value)
         for error in islice(self._validator.iter_errors(value), _MAX_VIOLATIONS):
-            for name in error.instance_path[:1]:
-                given = value.get(name) if isinstance(name, str) else None
-                if isinstance(given, str):
-                    with suppress(ValueError, RecursionError):
-                        read[name] = _read_json(given)
+            name = str(next(iter(error.instance_path), ""))
+            given = value.get(name)
+            if isinstance(given, str):
+                with suppress(ValueError, RecursionError):
+                    read[name] = _read_json(given)
         return read if read != value else None
 
     def violations(self, value: Any) -> tuple[tuple[str, str], ...]:
