@@ -52,6 +52,13 @@ def test_arguments_follow_the_image() -> None:
     assert "--workdir /srv" in " ".join(command_for(cwd="/srv"))
 
 
+def test_the_engine_keeps_no_log_of_the_results() -> None:
+    words = command_for("python")
+
+    assert words[words.index("--log-driver") + 1] == "none"
+    assert words.index("--log-driver") < words.index("image:1")
+
+
 def test_values_of_variables_are_not_in_the_command() -> None:
     words = command_for(variables={"TOKEN": "hidden-value", "MODE": "x"})
 

@@ -224,6 +224,8 @@ def run_command(  # noqa: PLR0913 - the parts of a command line
     program, *arguments = command
     argv = [engine, "run", "--interactive", "--rm", "--name", name]
     argv += ["--label", f"{OWNER_LABEL}={owner}", "--security-opt", "no-new-privileges"]
+    # Engines keep all output of a container on disk, without a limit: here, every result.
+    argv += ["--log-driver", "none"]
     argv += _limits(limits)
     argv += _sandbox(sandbox)
     reserved = reserved_names(variables)
