@@ -65,13 +65,18 @@ class Watched:
         found = await self.until(lambda one: conditions(one).get(kind, ("", ""))[0] == status)
         return conditions(found)[kind][1]
 
-    async def events(self) -> list[tuple[str, str]]:
-        listed = await asyncio.to_thread(self._cluster.request, "GET", self._events)
-        return [
-            (item["type"], item["reason"])
-            for item in listed["items"]
-            if item["regarding"]["name"] == self._name
-        ]
+    async def until_event(self, kind: str, reason: str) -> None:
+        """Wait for an event, which is created after the status is written."""
+
+        async def is_recorded() -> bool:
+            listed = await asyncio.to_thread(self._cluster.request, "GET", self._events)
+            return any(
+                (item["type"], item["reason"]) == (kind, reason)
+                for item in listed["items"]
+                if item["regarding"]["name"] == self._name
+            )
+
+        await eventually(is_recorded)
 
 
 async def test_a_resource_is_served_and_its_status_reports_that(
@@ -87,7 +92,7 @@ async def test_a_resource_is_served_and_its_status_reports_that(
     assert found["status"]["tools"] > 0
     assert conditions(found)["Accepted"][0] == "True"
     assert conditions(found)["Degraded"][0] == "False"
-    assert ("Normal", "Ready") in await watched.events()
+    await watched.until_event("Normal", "Ready")
     async with AsyncClient(planes.address) as client:
         result = await client.call_tool("current_time", {"timezone": "UTC"})
         assert not result.is_error
@@ -109,7 +114,7 @@ async def test_an_invalid_edit_is_reported_and_changes_no_server(
     said = await one.until_condition("Accepted", "False")
 
     assert "The previous version stays in force" in said
-    assert ("Warning", "Rejected") in await one.events()
+    await one.until_event("Warning", "Rejected")
     assert (await one.get())["status"]["observedGeneration"] == 2
     assert conditions(await two.get())["Accepted"][0] == "True"
     async with AsyncClient(planes.address) as client:

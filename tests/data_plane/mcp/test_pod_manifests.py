@@ -156,7 +156,6 @@ def test_each_server_id_makes_a_valid_object_name(server: str) -> None:
     [
         ({"running": {}}, [], True, ("", "")),
         ({"waiting": {"reason": "ErrImagePull", "message": "m"}}, [], False, ("ErrImagePull", "m")),
-        ({"terminated": {"reason": "OOMKilled"}}, [], False, ("OOMKilled", "")),
         (
             {},
             [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],

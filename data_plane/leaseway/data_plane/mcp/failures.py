@@ -24,6 +24,28 @@ def not_started(server: str, problem: str, text: str) -> Fault:
     )
 
 
+def server_lost(
+    server: str, ended: str, last_words: str, cause: str, exit_status: int | None = None
+) -> Fault:
+    """Return the fault SERVER_LOST for a server that has ended.
+
+    Args:
+        server: The server's id.
+        ended: How, as the rest of a sentence.
+        last_words: The last lines of its standard error.
+        cause: The one of them that says most likely why.
+        exit_status: If it is known; minus the signal that ended it.
+    """
+    metadata = {"server": server}
+    if exit_status is not None:
+        metadata["exit_status"] = str(exit_status)
+    text = f"The server {server} {ended}"
+    if not last_words:
+        return Fault(Reason.SERVER_LOST, f"{text}.", metadata=metadata)
+    metadata["stderr"] = last_words
+    return Fault(Reason.SERVER_LOST, f"{text}; it wrote last: {cause}", metadata=metadata)
+
+
 def command_fault(server: str, program: str, error: OSError) -> Fault:
     """Return the fault for a program that is missing or not executable."""
     cause = "may not be executed" if isinstance(error, PermissionError) else "was not found"

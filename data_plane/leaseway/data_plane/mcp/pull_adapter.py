@@ -8,7 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt, Receiver, Transport
+from leaseway.data_plane.mcp.protocol.transport import (
+    OverlongMessageError,
+    PullTransport,
+    Receipt,
+    Receiver,
+    Transport,
+)
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -117,7 +123,10 @@ class PullAdapter(Transport):
         received = 0
         try:
             while True:
-                self._deliver(await self._inner.receive())
+                try:
+                    self._deliver(await self._inner.receive())
+                except OverlongMessageError as error:
+                    self._receiver.overlong(error.head, error.tail, error.size)
                 received += 1
                 if received % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)  # a busy transport must not starve other tasks

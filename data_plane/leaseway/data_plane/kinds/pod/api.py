@@ -13,15 +13,15 @@ import logging
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
 from leaseway.data_plane.kinds.pod.manifest import CONTAINER, Manifest, Owner
-from leaseway.data_plane.mcp.failures import not_started
+from leaseway.data_plane.mcp.failures import describe_status, not_started
 
 _logger = logging.getLogger(__name__)
 _SUBPROTOCOL: Final = "v4.channel.k8s.io"
@@ -31,6 +31,11 @@ _GRACE: Final = 2
 _REMOVE_ATTEMPTS: Final = 60
 _REMOVE_INTERVAL: Final = 5.0
 _WATCH_INTERVAL: Final = 0.5
+_RETRY_INTERVAL: Final = 1.0
+_BUSY: Final = frozenset({429, 502, 503, 504})
+"""Statuses of an API that is overloaded or starts again: the same request may succeed soon."""
+_ENDING: Final = 1.0
+"""Seconds in which the API should say why a server ended."""
 _FATAL: Final = frozenset(
     {"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName", "RunContainerError"}
 )
@@ -44,6 +49,17 @@ _GRANT_OR_MEET: Final = f"{_GRANT}, unless it is {_MEET}"
 
 class PodFailure(Exception):
     """A request to the API or a pod failed. The text is the middle of a sentence."""
+
+
+class ApiBusyError(PodFailure):
+    """The API did not answer, or could not now: the request is worth another attempt."""
+
+
+class Ending(NamedTuple):
+    """How a pod's server has ended, as a part of a sentence, and its exit status if it exited."""
+
+    text: str
+    exit_status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,13 +120,22 @@ class Pods:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(owner))
         return owner
 
-    async def create(self, plural: str, manifest: Manifest) -> None:
-        """Create an object.
+    async def create(self, plural: str, manifest: Manifest) -> AsyncIterator[str]:
+        """Create an object; yield why that did not succeed yet, after each attempt.
 
         Raises:
-            PodFailure: It was not created.
+            PodFailure: It was refused.
         """
-        await self._request("POST", plural, manifest)
+        known: tuple[int, ...] = ()
+        while True:
+            try:
+                await self._request("POST", plural, manifest, known=known)
+            except ApiBusyError as busy:
+                known = (409,)  # an attempt without an answer may have succeeded
+                yield str(busy)
+                await asyncio.sleep(_RETRY_INTERVAL)
+            else:
+                return
 
     async def until_running(self, name: str) -> AsyncIterator[str]:
         """Yield why a pod does not run yet, at each change; return once it runs.
@@ -119,20 +144,38 @@ class Pods:
             PodFailure: It will never run.
         """
         previous = ""
-        query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
         while True:
-            async for pod in self._watch(query):
-                status = pod.get("status") or {}
-                if is_running(status):
-                    return
-                reason, message = waiting_reason(status)
-                if status.get("phase") in ("Failed", "Succeeded") or reason in _FATAL:
-                    raise PodFailure(f"the pod {name} does not run: {reason or 'ended'} {message}")
-                cause = f"{reason} {message}".strip() or scheduling(pod)
-                if cause != previous:
-                    previous = cause
-                    yield cause
+            try:
+                async for pod in self._watch(name):
+                    status = pod.get("status") or {}
+                    if is_running(status):
+                        return
+                    ended = ending(pod)
+                    if ended is not None:
+                        raise PodFailure(f"the pod {name} does not run: its server {ended.text}")
+                    reason, message = waiting_reason(status)
+                    if reason in _FATAL:
+                        raise PodFailure(f"the pod {name} does not run: {reason} {message}")
+                    cause = f"{reason} {message}".strip() or scheduling(pod)
+                    if cause != previous:
+                        previous = cause
+                        yield cause
+            except ApiBusyError as busy:
+                previous = str(busy)
+                yield previous
             await asyncio.sleep(_WATCH_INTERVAL)  # the API ends a watch if its cache is behind
+
+    async def how_ended(self, name: str) -> Ending:
+        """Return how a pod's server has ended, as far as the API says it within a second."""
+        try:
+            async with asyncio.timeout(_ENDING):
+                async for pod in self._watch(name):
+                    ended = ending(pod)
+                    if ended is not None:
+                        return ended
+        except (PodFailure, TimeoutError):
+            pass
+        return Ending("closed its end of the connection")
 
     async def attach(self, name: str) -> aiohttp.ClientWebSocketResponse:
         """Return a websocket to the standard input and output of a pod's server.
@@ -175,30 +218,31 @@ class Pods:
                 task.cancel()
 
     async def _remove(self, name: str) -> None:
+        grace = {"gracePeriodSeconds": str(_GRACE)}
+        await self._delete({f"pods/{name}": grace, f"secrets/{name}": {}}, f"The pod {name}")
+
+    async def _sweep(self, owner: Owner) -> None:
+        """Delete the objects of earlier processes in this worker's pod."""
+        query = {"labelSelector": owner.earlier}
+        await self._delete({"pods": query, "secrets": query}, "What an earlier worker process left")
+
+    async def _delete(self, paths: Mapping[str, Mapping[str, str]], what: str) -> None:
+        """Delete objects, with retries for 5 minutes. `paths` have the query of each request."""
         for attempt in range(_REMOVE_ATTEMPTS):
             try:
-                for plural in ("pods", "secrets"):
-                    grace = {"gracePeriodSeconds": str(_GRACE)} if plural == "pods" else {}
-                    await self._request("DELETE", f"{plural}/{name}", query=grace, allow_404=True)
+                for path, query in paths.items():
+                    await self._request("DELETE", path, query=query, known=(404,))
                 return
             except PodFailure as failure:
                 if attempt in (0, _REMOVE_ATTEMPTS - 1):
                     outcome = "is retried" if attempt == 0 else "ends with the worker's own pod"
-                    _logger.warning(
-                        "The pod %s can't be removed: %s. It %s.", name, failure, outcome
-                    )
+                    _logger.warning("%s can't be removed: %s. It %s.", what, failure, outcome)
             await asyncio.sleep(_REMOVE_INTERVAL)
 
-    async def _sweep(self, owner: Owner) -> None:
-        """Delete the objects of earlier processes in this worker's pod."""
-        try:
-            for plural in ("pods", "secrets"):
-                await self._request("DELETE", plural, query={"labelSelector": owner.earlier})
-        except PodFailure as failure:
-            _logger.warning("Pods of an earlier worker process can't be removed: %s.", failure)
-
-    async def _watch(self, query: Mapping[str, str]) -> AsyncIterator[Manifest]:
+    async def _watch(self, name: str) -> AsyncIterator[Manifest]:
+        """Yield a pod as it is and after each change, until the API ends the watch."""
         access = self._require_access()
+        query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
         try:
             async with self._http.get(
                 self._path("pods"),
@@ -208,7 +252,7 @@ class Pods:
                 timeout=_WATCH_TIMEOUT,
             ) as response:
                 if response.status >= 400:
-                    raise PodFailure(await _error_text("watch pods", response))
+                    raise await _refusal("watch pods", response)
                 async for line in response.content:
                     change = json.loads(line)
                     if change.get("type") == "DELETED":
@@ -216,7 +260,8 @@ class Pods:
                     if change.get("type") != "ERROR":
                         yield change["object"]
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
-            raise PodFailure(f"its pod can't be watched: {error}") from None
+            cause = str(error) or type(error).__name__
+            raise ApiBusyError(f"its pod can't be watched: {cause}") from None
 
     async def _request(
         self,
@@ -225,8 +270,9 @@ class Pods:
         body: Manifest | None = None,
         *,
         query: Mapping[str, str] | None = None,
-        allow_404: bool = False,
+        known: Collection[int] = (),
     ) -> None:
+        """Send a request. Statuses that are `known` are no failure."""
         access = self._require_access()
         try:
             async with self._http.request(
@@ -238,11 +284,11 @@ class Pods:
                 ssl=access.tls,
                 timeout=_TIMEOUT,
             ) as response:
-                if response.status >= 400 and not (allow_404 and response.status == 404):
-                    raise PodFailure(await _error_text(f"{method} {path}", response))
+                if response.status >= 400 and response.status not in known:
+                    raise await _refusal(f"{method} {path}", response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             cause = str(error) or type(error).__name__
-            raise PodFailure(f"the Kubernetes API can't be reached: {cause}") from None
+            raise ApiBusyError(f"the Kubernetes API can't be reached: {cause}") from None
 
     def _require_access(self) -> ApiAccess:
         assert self._access is not None, "Call `owner` first."
@@ -296,11 +342,58 @@ def is_running(status: Mapping[str, Any]) -> bool:
     return bool(states) and "running" in (states[0].get("state") or {})
 
 
+def ending(pod: Mapping[str, Any]) -> Ending | None:
+    """Return how a pod's server has ended, or None if the pod may still run."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():  # a drain, a pre-emption, a lost node
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return Ending(f"lost its pod: {_reason(condition)}")
+    if status.get("reason") and status.get("phase") != "Pending":  # by the node, such as Evicted
+        return Ending(f"lost its pod: {_reason(status)}")
+    terminated = _states(status, "containerStatuses").get(CONTAINER, {}).get("terminated")
+    if terminated:
+        return _exit(terminated)
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return Ending("lost its pod: it was deleted")
+    if status.get("phase") not in ("Failed", "Succeeded"):
+        return None
+    for name, state in _states(status, "initContainerStatuses").items():
+        found = state.get("terminated") or {}
+        if found.get("exitCode"):
+            return Ending(f"did not start: its init container {name} {_exit(found).text}")
+    return Ending("ended with its pod")
+
+
+def _exit(terminated: Mapping[str, Any]) -> Ending:
+    code = int(terminated.get("exitCode") or 0)
+    text = describe_status(code)
+    if terminated.get("reason") == "OOMKilled":
+        text += ": it used up its memory (limits.memory), and the kernel killed it (OOMKilled)"
+    elif terminated.get("reason") not in (None, "", "Completed", "Error"):
+        text += f": {_reason(terminated)}"
+    return Ending(text, code)
+
+
+def _states(status: Mapping[str, Any], field: str) -> dict[str, Mapping[str, Any]]:
+    """Return the states of a pod's containers by name."""
+    return {
+        container["name"]: container.get("state") or {} for container in status.get(field) or ()
+    }
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    text = f"{found.get('reason') or ''} {(found.get('message') or '')[:500]}"
+    return text.strip().rstrip(".")
+
+
 def waiting_reason(status: Mapping[str, Any]) -> tuple[str, str]:
     """Return why a pod does not run: a reason and a message, or two empty texts."""
+    for name, state in _states(status, "initContainerStatuses").items():
+        found = state.get("waiting") or {}
+        if found.get("reason") not in (None, "", "PodInitializing"):
+            return found["reason"], f"(init container {name}) {(found.get('message') or '')[:500]}"
     for container in status.get("containerStatuses") or ():
-        state = container.get("state") or {}
-        found = state.get("waiting") or state.get("terminated")
+        found = (container.get("state") or {}).get("waiting")
         if container["name"] == CONTAINER and found:
             return found.get("reason") or "", (found.get("message") or "")[:500]
     for condition in status.get("conditions") or ():
@@ -326,9 +419,10 @@ def refusal_hint(status: int, message: str) -> str:
     return f": {_MEET}"
 
 
-async def _error_text(action: str, response: aiohttp.ClientResponse) -> str:
+async def _refusal(action: str, response: aiohttp.ClientResponse) -> PodFailure:
     text = await response.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["message"])
     status = f"{response.status}{refusal_hint(response.status, text)}"
-    return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
+    kind = ApiBusyError if response.status in _BUSY else PodFailure
+    return kind(f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}")

@@ -31,6 +31,6 @@ async def connect_pod(pods: Pods, context: ServerContext) -> UnopenedConnection:
         manifests.insert(0, ("secrets", secret_manifest(name, owner, resolved.env)))
     # Less than the startup timeout, so that the error names the step that hung.
     timeout = spec.startup_timeout * _POD_START_SHARE
-    transport = PodTransport(server, pods, name, manifests, context.stderr.feed, timeout)
+    transport = PodTransport(server, pods, name, manifests, context.stderr, timeout)
     connection = context.stream(PullAdapter(server, transport, resolved.without_secrets))
     return replace(connection, warnings=pod_warnings(spec.part_as(ContainerPart).limits))

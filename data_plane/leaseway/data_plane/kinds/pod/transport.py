@@ -10,20 +10,23 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import aiohttp
 
 from leaseway.data_plane.kinds.pod.api import PodFailure, Pods
 from leaseway.data_plane.kinds.pod.manifest import Manifest
-from leaseway.data_plane.mcp.failures import not_started
-from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter
-from leaseway.data_plane.mcp.protocol.transport import PullTransport
+from leaseway.data_plane.mcp.failures import not_started, server_lost
+from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.transport import OverlongMessageError, PullTransport
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
+from leaseway.wire.errors import Fault
 
 _STDIN: Final = b"\x00"
 _CHUNK: Final = 64 * bounds.KIB
+_MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
 _REMOVE_TIMEOUT: Final = 2.0
 """Seconds that `disconnect` waits for the pod's removal, which continues in the background."""
 
@@ -33,7 +36,7 @@ class PodTransport(PullTransport):
 
     Args:
         manifests: The objects to create, in order, each with its plural.
-        on_output: Receives the server's standard error, and why the pod does not run yet.
+        stderr: Receives the server's standard error; before, why the pod does not run yet.
         timeout: Seconds until the server must be attached to.
     """
 
@@ -43,19 +46,20 @@ class PodTransport(PullTransport):
         pods: Pods,
         name: str,
         manifests: Sequence[tuple[str, Manifest]],
-        on_output: Callable[[bytes], None],
+        stderr: StderrTail,
         timeout: float,
     ) -> None:
         self._server = server
         self._pods = pods
         self._name = name
         self._manifests = manifests
-        self._on_output = on_output
+        self._stderr = stderr
         self._timeout = timeout
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, 8 * bounds.MAX_LINE)
-        self._messages: deque[bytes] = deque()
-        self._too_long = 0
+        self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, _MAX_SKIPPED)
+        self._received: deque[bytes | OverlongMessageError] = deque()
+        self._ending = asyncio.Lock()
+        self._lost: Fault | None = None
 
     @property
     def transport_type(self) -> str:
@@ -82,12 +86,14 @@ class PodTransport(PullTransport):
         """Start the server; yield before each step the error for a timeout in it."""
         for plural, manifest in self._manifests:
             yield f"the Kubernetes API did not answer POST {plural}"
-            await self._pods.create(plural, manifest)
+            async for cause in self._pods.create(plural, manifest):
+                yield cause
         yield f"the pod {self._name} was created, but a watch returned no event of it"
         async for cause in self._pods.until_running(self._name):
-            self._on_output(f"pod {self._name}: {cause}\n".encode())
+            self._stderr.feed(f"pod {self._name}: {cause}\n".encode())
             yield f"the pod {self._name} does not run: {cause}"
         yield f"the pod {self._name} runs, but it could not be attached to"
+        self._stderr.clear()  # what it waited for says nothing about its end
         self._socket = await self._pods.attach(self._name)
 
     async def disconnect(self) -> None:
@@ -101,41 +107,59 @@ class PodTransport(PullTransport):
 
     async def send(self, message: bytes) -> None:
         assert self._socket is not None
-        for start in range(0, len(message), _CHUNK):
-            await self._socket.send_bytes(_STDIN + message[start : start + _CHUNK])
+        try:
+            for start in range(0, len(message), _CHUNK):
+                await self._socket.send_bytes(_STDIN + message[start : start + _CHUNK])
+        except (aiohttp.ClientError, OSError):
+            raise await self._end() from None
 
     async def receive(self) -> bytes:
-        while not self._messages:
+        while not self._received:
             await self._read()
-        return self._messages.popleft()
+        received = self._received.popleft()
+        if isinstance(received, OverlongMessageError):
+            raise received
+        return received
 
     async def _read(self) -> None:
         assert self._socket is not None
         frame = await self._socket.receive()
         if frame.type is not aiohttp.WSMsgType.BINARY:
-            raise EOFError
+            raise await self._end()
         channel, data = frame.data[:1], frame.data[1:]
         match channel[0] if channel else 1:
             case 1:
-                self._messages.extend(self._lines.feed(data))
-                if self._too_long:
-                    raise ValueError(f"it wrote a line of {self._too_long} bytes: too long")
+                try:
+                    self._received.extend(self._lines.feed(data))
+                except LineTooLong:
+                    self._skipped(b"", b"", _MAX_SKIPPED)
             case 2:
-                self._on_output(data)
+                self._stderr.feed(data)
             case 3:
-                self._on_output(f"pod {self._name}: {_exit_message(data)}\n".encode())
-                raise EOFError
+                message = _exit_message(data)
+                if message:
+                    self._stderr.add_line(f"pod {self._name}: {message}".encode())
+                raise await self._end()
             case _:
                 pass
 
     def _skipped(self, head: bytes, tail: bytes, size: int) -> None:
-        self._too_long = size
+        self._received.append(OverlongMessageError(head, tail, size))
+
+    async def _end(self) -> Fault:
+        """Return why the connection has ended; the API knows more than the websocket."""
+        async with self._ending:
+            if self._lost is None:
+                text, status = await self._pods.how_ended(self._name)
+                last_words = self._stderr.last(lines=10, size=2048)
+                cause = self._stderr.cause
+                self._lost = server_lost(self._server, text, last_words, cause, status)
+        return self._lost
 
 
 def _exit_message(data: bytes) -> str:
-    """Return the API's message about the server's exit."""
+    """Return the API's message about the server's exit, if there is one."""
     try:
-        status = json.loads(data)
-        return str(status.get("message") or "its server ended")[:500]
+        return str(json.loads(data).get("message") or "")[:500]
     except (ValueError, AttributeError):
-        return "its server ended"
+        return ""

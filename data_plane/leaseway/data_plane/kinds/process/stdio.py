@@ -13,11 +13,12 @@ from typing import Final
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.kinds.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
+from leaseway.data_plane.mcp.failures import server_lost
 from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 
 _MAX_WRITE: Final = 64 * bounds.KIB
 """Bytes of one write: the capacity of a pipe. Later messages can still be withdrawn."""
@@ -204,18 +205,11 @@ class StdioTransport(Transport):
         self._receiver.lost(self._lost_fault())
 
     def _lost_fault(self) -> Fault:
-        metadata = {"server": self._server}
-        ended = "closed its end of the connection"
+        status, ended = None, "closed its end of the connection"
         if self._process.exited.done():
-            status = self._process.exited.result()
-            metadata["exit_status"] = str(status)
-            ended = self._process.describe_exit()
-        stderr = self._stderr.last(lines=10, size=2048)
-        if stderr:
-            metadata["stderr"] = stderr
-        text = f"The server {self._server} {ended}"
-        text += f"; it wrote last: {self._stderr.cause}" if stderr else "."
-        return Fault(Reason.SERVER_LOST, text, metadata=metadata)
+            status, ended = self._process.exited.result(), self._process.describe_exit()
+        last_words = self._stderr.last(lines=10, size=2048)
+        return server_lost(self._server, ended, last_words, self._stderr.cause, status)
 
 
 class _StdinProtocol(asyncio.BaseProtocol):

@@ -113,6 +113,17 @@ class Transport(ABC):
         """Keep what came instead of a message during the start: it may say why that fails."""
 
 
+class OverlongMessageError(Exception):
+    """A message above `bounds.MAX_LINE` was skipped; the next ones can be received.
+
+    The arguments are those of `Receiver.overlong`.
+    """
+
+    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
+        super().__init__(f"a message of {size} bytes was skipped")
+        self.head, self.tail, self.size = head, tail, size
+
+
 class PullTransport(ABC):
     """A transport whose messages are awaited.
 
@@ -150,6 +161,7 @@ class PullTransport(ABC):
         """Return the next message, of at most `bounds.MAX_LINE` bytes.
 
         Raises:
+            OverlongMessageError: It was longer. `receive` is called again.
             EOFError: The server has closed the connection.
             Exception: The connection broke.
         """
