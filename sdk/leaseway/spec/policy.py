@@ -185,7 +185,8 @@ class ServerPolicy:
     """The policy of one server.
 
     Attributes:
-        grants: Grants by tenant; None means that every tenant may use everything.
+        grants: Grants by tenant, with `OTHER_TENANTS` for tenants without an entry; None means that
+            every tenant may use everything.
         limits: Limits by tenant, with `OTHER_TENANTS` for tenants without an entry.
         agent_limits: Limits of single agents, by tenant as in `limits`.
         quota: The limits of all callers together.
@@ -313,10 +314,15 @@ class ServerPolicy:
     def _grant(self, tenant: str) -> Grant | None:
         if self.grants is None:
             return _EVERYTHING
-        grant = self.grants.get(tenant)
-        return grant if grant is not None else self.grants.get(OTHER_TENANTS)
+        grant = self.grants.get(tenant, self.grants.get(OTHER_TENANTS))
+        return grant if grant != NO_GRANT else None
 
 
 _EVERYTHING: Final = Grant()
+NO_GRANT: Final = Grant(NameFilter(blacklist=("*",)))
+"""What a tenant with an entry has of a server that only tenants without one may use.
+
+It denies every call also to a worker that does not know it.
+"""
 NO_POLICY: Final = ServerPolicy()
 """No restrictions."""

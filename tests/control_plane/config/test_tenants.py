@@ -63,6 +63,22 @@ tenants:
     assert web.limits_of_agent("acme", "other") == web.limits_of_agent("rival", "billing")
 
 
+def test_what_a_star_grants_is_only_for_tenants_that_are_not_named() -> None:
+    named = "acme: { servers: [files] }, staff: {}, idle: { servers: {} }"
+    parsed = parse(f"{SERVERS}\ntenants: {{ {named}, '*': {{ servers: [web] }} }}\n")
+    assert not parsed.issues
+    files, web = policy(parsed, "files"), policy(parsed, "web")
+    for tenant, granted in {
+        "acme": [True, False],
+        "staff": [True, True],
+        "idle": [False, False],
+        "stranger": [False, True],
+    }.items():
+        assert [server.is_visible(tenant) for server in (files, web)] == granted
+        assert [server.allows(tenant, "", "read") for server in (files, web)] == granted
+        assert [server.allows_all(tenant, "") for server in (files, web)] == granted
+
+
 @pytest.mark.parametrize(
     "tenants",
     [

@@ -26,7 +26,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
-from leaseway.spec.policy import EVERYTHING, OTHER_TENANTS, CallLimits, Grant
+from leaseway.spec.policy import EVERYTHING, NO_GRANT, OTHER_TENANTS, CallLimits, Grant
 from leaseway.spec.references import references
 
 
@@ -40,6 +40,8 @@ def with_grants(spec: ServerSpec, tenants: Tenants | None) -> ServerSpec:
         for tenant, config in tenants.items()
         if (grant := _grant(server_id, config)) is not None
     }
+    if OTHER_TENANTS in grants:  # which are those without an entry
+        grants = dict.fromkeys(tenants, NO_GRANT) | grants
     limits = {
         name: settings.limits for name, settings in tenants.items() if settings.limits is not None
     }

@@ -16,7 +16,7 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter, matches
-from leaseway.spec.policy import ServerPolicy
+from leaseway.spec.policy import NO_GRANT, ServerPolicy
 from leaseway.wire.names import nearest
 
 _NAME: Final = r"""(?:"[\w./-]+"|'[\w./-]+')"""
@@ -46,6 +46,8 @@ def _names_in(policy: ServerPolicy) -> Iterator[tuple[str, str]]:
             if ":" not in name:  # those of resources need not be listed
                 yield f"rule {number}", name
     for tenant, grant in (policy.grants or {}).items():
+        if grant == NO_GRANT:
+            continue
         yield from _names_in_filter(f"the grant of tenant {shown(tenant)}", grant.tools)
         for agent, granted in grant.agents.items():
             if granted:
