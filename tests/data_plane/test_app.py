@@ -109,6 +109,25 @@ async def test_a_worker_logs_that_it_waits_for_its_control_plane(
     assert "127.0.0.1:1; worker early waits" in records[0].getMessage()
 
 
+async def test_a_worker_without_tls_is_told_of_it_by_a_control_plane_that_closes_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as secured:
+        port = secured.sockets[0].getsockname()[1]
+        options = WorkerOptions(Endpoint("127.0.0.1", port), Endpoint("127.0.0.1", 0), id="open")
+        worker = asyncio.create_task(run(options, ready=lambda _: None))
+        async with asyncio.timeout(BOUND):
+            while "worker open" not in caplog.text:
+                await asyncio.sleep(0.01)
+        worker.cancel()
+        await asyncio.wait([worker])
+    assert "if it uses TLS, set LEASEWAY_TLS_CA" in caplog.text
+    assert "Nothing answers" not in caplog.text
+
+
 async def test_a_taken_port_is_an_error_that_names_it() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

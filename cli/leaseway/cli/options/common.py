@@ -263,6 +263,22 @@ def check_client_tls() -> None:
         raise click.UsageError(str(error)) from None
 
 
+def check_plane_tls() -> None:
+    """Check the certificate files with which this process listens and connects, before it does.
+
+    Raises:
+        click.UsageError: They cannot be used.
+    """
+    from leaseway.wire.channels.tls import read_client_tls, server_context
+
+    try:
+        tls = read_client_tls()
+        if tls.serves:
+            server_context(tls)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
     """Return the shared key; an address beyond loopback requires one.
 

@@ -37,7 +37,7 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
-from leaseway.wire.channels.tls import open_channel
+from leaseway.wire.channels.tls import cause_in_tls, hint_at_tls, open_channel
 from leaseway.wire.channels.trace_context import context_from
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
@@ -277,17 +277,23 @@ class SyncClient:
                 refusal,
             )
             return
-        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
+        details = details or str(error)
+        cause = cause_in_tls(details) or hint_at_tls(details)
         message = (
             "The control plane at %s cannot be reached; worker %s keeps serving and tries again. "
-            "(%s)"
+            "%s(%s)"
             if self.joined.is_set()
+            else "The control plane at %s cannot be reached; worker %s serves nothing until it has "
+            "joined. %s(%s)"
+            if cause
             else "Nothing answers at %s; worker %s waits for the control plane there and serves "
             "nothing until it has joined. Check that the control plane runs and that "
-            "--control-plane is its address. (%s)"
+            "--control-plane is its address. %s(%s)"
         )
         level = logging.WARNING if first else logging.DEBUG
-        _logger.log(level, message, self._outgoing.address, worker_id, details)
+        hint = f"{cause} " if cause else ""
+        _logger.log(level, message, self._outgoing.address, worker_id, hint, details)
 
     async def _receive_welcome(self, stream: Stream) -> sync_pb2.Welcome:
         message = await _read(stream)

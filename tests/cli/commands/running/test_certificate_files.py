@@ -23,6 +23,18 @@ def test_a_process_with_a_wrong_certificate_file_does_not_start(
     assert f"{tmp_path / 'none.pem'} cannot be read" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["control-plane", "mcp-front", "up", "worker"])
+def test_a_process_with_a_wrong_certificate_of_its_own_does_not_start(
+    run: Callable[..., Result], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CERT", "KEY"):
+        monkeypatch.setenv(f"LEASEWAY_TLS_{name}", str(tmp_path / "none.pem"))
+    done = run(command)
+    assert done.exit_code == 2
+    missing = f"{tmp_path / 'none.pem'} cannot be read: No such file or directory."
+    assert done.stderr == f"leaseway: {missing}\n"
+
+
 def test_a_bridge_with_a_wrong_certificate_file_does_not_start(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "leaseway.cli.main", "mcp"],

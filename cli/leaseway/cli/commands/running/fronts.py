@@ -11,7 +11,7 @@ import click
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
     SECONDS,
-    check_client_tls,
+    check_plane_tls,
     require_key_beyond_loopback,
     with_options,
 )
@@ -87,7 +87,7 @@ def front_at(
         click.UsageError: It would listen to other machines without a credential.
         CliFailure: It cannot listen.
     """
-    check_client_tls()
+    check_plane_tls()
     has_credentials = credentials.keys is not None or credentials.identity is not None
     if has_credentials:
         credentials.require_for(listen)

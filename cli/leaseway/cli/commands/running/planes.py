@@ -26,7 +26,7 @@ from leaseway.cli.options.audit import AuditOptions, audit_options
 from leaseway.cli.options.common import (
     ENDPOINT,
     LogOptions,
-    check_client_tls,
+    check_plane_tls,
     console_option,
     console_url_option,
     examples,
@@ -139,7 +139,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     It watches the configuration, lets workers probe servers, and places leases. It prints
     `ready ADDRESS` when it listens, then `metrics URL` and `console URL` if it serves them.
     """
-    check_client_tls()
+    check_plane_tls()
     credentials.require_for(listen)
     with gc_disabled():
         from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
@@ -292,7 +292,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     It runs MCP servers and executes calls. It prints `ready ADDRESS` when it listens, then
     `metrics URL`, `artifacts URL` and `mcp URL` if it serves them.
     """
-    check_client_tls()
+    check_plane_tls()
     credentials.require_for(listen)
     if mcp is None:
         check_no_front(tenant, session_idle, reach)

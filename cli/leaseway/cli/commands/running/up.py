@@ -32,7 +32,7 @@ from leaseway.cli.options.common import (
     ENDPOINT,
     ConnectionOptions,
     LogOptions,
-    check_client_tls,
+    check_plane_tls,
     console_option,
     console_url_option,
     examples,
@@ -163,7 +163,7 @@ def up(**given: Any) -> int:
 
 def _check(options: _Options) -> None:
     credentials, workers, listen = options.credentials, options.workers, options.listen
-    check_client_tls()
+    check_plane_tls()
     credentials.require_for(listen)
     if options.mcp is not None:
         credentials.require_for(options.mcp)
