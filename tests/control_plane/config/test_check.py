@@ -120,6 +120,19 @@ def test_a_reference_that_this_machine_lacks_is_a_warning(
     assert column == len("    {transport: stdio, command: x, env: {A: ") + value.index(" ") + 2
 
 
+def test_a_missing_file_of_variables_is_a_warning_at_its_key() -> None:
+    missing = "'env_file' needs the file .env, which does not exist here."
+    assert warnings("command: x, env_file: .env", {}, "x") == [("MISSING_FILE", 46, missing)]
+
+
+def test_a_home_folder_that_nothing_replaces_is_told_what_to_write() -> None:
+    ((_, _, program),) = warnings("command: ~/x.sh", {})
+    assert program.endswith("write ${HOME} in the place of '~'.")
+    for path in ("~/x", "${HOME}/x"):
+        ((_, _, file),) = warnings(f"command: x, env: {{A: {{file: '{path}'}}}}", {}, "x")
+        assert file.endswith("write its full path, without '~' and ${NAME}.")
+
+
 def test_a_secret_of_the_vault_is_known_and_a_vault_that_cannot_be_read_is_said_once(
     tmp_path: Path,
 ) -> None:

@@ -59,9 +59,12 @@ class _ReferenceType(click.ParamType["DsnReference"]):
         from leaseway.control_plane.store.references import parse_reference
 
         try:
-            return parse_reference(str(value))
+            reference = parse_reference(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if reference.kind == "env" and not os.environ.get(reference.name):
+            self.fail(f"The variable {reference.name} is not set.", param, ctx)
+        return reference
 
 
 _OPTIONS: Final = {

@@ -80,7 +80,7 @@ def unresolved_here(
     for key, spec in parsed.servers.items():
         origins = parsed.origins.get(key, {})
         for name, reason, message in _warnings(spec, environ, which, exists, secrets):
-            at = origins.get(name, START)
+            at = _position(name, origins)
             path = f"servers.{key.server_id}.{name}"
             if (path, at, at.file) in reported:
                 continue
@@ -90,6 +90,13 @@ def unresolved_here(
                 ConfigIssue(*place, "warning", reason, message, key.server_id, key.tenant)
             )
     return issues
+
+
+def _position(path: str, origins: Mapping[str, Position]) -> Position:
+    """Return where a key path is in the files: a key may be a reference without a key inside."""
+    while path and path not in origins:
+        path = path.rpartition(".")[0]
+    return origins.get(path, START)
 
 
 _Warning = tuple[str, IssueReason, str]
@@ -150,6 +157,8 @@ def _value(
             yield f"{key}.secret", IssueReason.UNKNOWN_SECRET, message
         case "file" if not exists(value.text):
             message = f"'{key}' needs the file {value.text}, which does not exist here."
+            if value.text.startswith("~") or "${" in value.text:
+                message = f"{message[:-1]}; write its full path, without '~' and ${{NAME}}."
             yield f"{key}.file", IssueReason.MISSING_FILE, message
 
 

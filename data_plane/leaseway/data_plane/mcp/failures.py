@@ -49,10 +49,10 @@ def server_lost(
 def command_fault(server: str, program: str, error: OSError) -> Fault:
     """Return the fault for a program that is missing or not executable."""
     cause = "may not be executed" if isinstance(error, PermissionError) else "was not found"
-    text = (
-        f"its command {program!r} {cause} on this worker. Install it, or give the full path of an"
-        " installed one."
-    )
+    advice = "Install it, or give the full path of an installed one."
+    if program.startswith("~"):
+        advice = "Write ${HOME} in the place of '~'."
+    text = f"its command {program!r} {cause} on this worker. {advice}"
     return not_started(server, "COMMAND_NOT_FOUND", text)
 
 

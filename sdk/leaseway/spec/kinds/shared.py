@@ -83,6 +83,8 @@ def command_needs(command: str) -> Iterable[Need]:
     advice = "install it where workers run, or write its full path"
     if rest and not {"/", "\\"} & set(program):  # paths may have spaces
         advice = "write only the program there, and the rest as a list in 'args'"
+    elif program.startswith("~"):
+        advice = "write ${{HOME}} in the place of '~'"
     yield Need("command", "program", command, f"The command '{{}}' is not found here; {advice}.")
 
 

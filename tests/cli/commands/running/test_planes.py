@@ -71,8 +71,14 @@ def test_a_control_plane_gets_its_options_and_prints_its_address(run: Run, plane
     ],
 )
 def test_a_control_plane_gets_its_store(
-    run: Run, plane: _Plane, words: list[str], data: Path | None, store: DsnReference | None
+    run: Run,
+    plane: _Plane,
+    words: list[str],
+    data: Path | None,
+    store: DsnReference | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("DSN", "postgresql://host/x")
     assert run("control-plane", "--config", "x.yaml", *words).exit_code == 0
     assert (plane.options.data, plane.options.store) == (data, store)
 
@@ -80,7 +86,8 @@ def test_a_control_plane_gets_its_store(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--data", "x", "--store", "env:DSN"], "exclude each other"),
+        (["--data", "x", "--store", "file:dsn"], "exclude each other"),
+        (["--store", "env:NO_SUCH_DSN"], "The variable NO_SUCH_DSN is not set."),
         (["--store", "postgresql://user:hunter22@host/x"], "can be read by others"),
         (["--store", "env:"], "can be read by others"),
     ],

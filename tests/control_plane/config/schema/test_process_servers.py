@@ -124,6 +124,8 @@ def test_patterns_switch_tools_on_too() -> None:
          "without scheme"),
         ("transport: builtin, tools: [read_file], roots: ['-x']", "roots[0]", "BAD_VALUE",
          "not a folder"),
+        ("transport: builtin, tools: [read_file], roots: ['~/x']", "roots[0]", "BAD_VALUE",
+         "'~/x' is no home folder: write ${HOME} in the place of '~'."),
         ("transport: builtin, tools: [read_file], roots: []", "roots", "BAD_VALUE", "is empty"),
         ("transport: builtin, tools: [get_env], args: [x]", "args", "KEY_NOT_FOR_TRANSPORT",
          "only for 'stdio'"),

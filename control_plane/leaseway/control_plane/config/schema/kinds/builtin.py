@@ -71,6 +71,8 @@ def _command_fault(text: str) -> str | None:
 
 
 def _root_fault(text: str) -> str | None:
+    if text.startswith("~"):
+        return f"{text!r:.200} is no home folder: write ${{HOME}} in the place of '~'."
     return f"{text!r:.200} is not a folder." if text.startswith("-") else None
 
 
