@@ -90,6 +90,16 @@ def test_tools_as_json_have_schemas(run: Run, client: MemoryClient) -> None:
     assert client.asked == [("list_tools", None)]
 
 
+def test_only_the_named_servers_are_listed(run: Run, client: MemoryClient) -> None:
+    client.listed["servers"] = [SERVER, dataclasses.replace(SERVER, id="git")]
+    assert [server["id"] for server in json.loads(run("servers", "git", "--json").stdout)] == [
+        "git"
+    ]
+    unknown = run("servers", "gti")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert unknown.stderr == "leaseway: There is no server 'gti'. Did you mean git or time?\n"
+
+
 def test_servers_that_still_start_are_listed_on_stderr(run: Run, client: MemoryClient) -> None:
     client.pending = ("slow",)
     done = run("tools", "--json")

@@ -28,18 +28,26 @@ async def check_servers(
     """
     wanted = [server_id for server_id in server_ids if server_id not in found]
     listed = await client.servers() if wanted else []
-    known = {server.id for server in listed}
-    for server_id in wanted:
-        if server_id not in known:
-            near = nearest(server_id, sorted(known))
-            hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
-            raise CliFailure(f"There is no server '{server_id}'. {hint}")
+    check_known(wanted, {server.id for server in listed})
     never_up = ("failed", "needs login")
     failed = sorted(
         {server.id for server in listed if server.id in wanted and server.state in never_up}
     )
     if failed:
         say(f"leaseway: Failed to start: {', '.join(failed)}; see `leaseway problems`.", err=True)
+
+
+def check_known(server_ids: Iterable[str], known: Collection[str]) -> None:
+    """Check that the servers that the user named are among those that exist.
+
+    Raises:
+        CliFailure: A server does not exist; the message suggests the nearest ids.
+    """
+    for server_id in server_ids:
+        if server_id not in known:
+            near = nearest(server_id, sorted(known))
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
+            raise CliFailure(f"There is no server '{server_id}'. {hint}")
 
 
 def print_pending(pending: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leaseway.cli.commands.operating.watch import watch_leases, watch_problems
-from leaseway.cli.commands.server_checks import check_servers
+from leaseway.cli.commands.server_checks import check_known, check_servers
 from leaseway.cli.options.common import ConnectionOptions, client_options, json_option
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output import instances
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("servers", nargs=-1)
 @click.option(
     "--instances",
     "by_instance",
@@ -31,9 +32,14 @@ if TYPE_CHECKING:
 )
 @json_option
 @client_options
-def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> None:
-    """List the servers and their states."""
+def servers(
+    servers: tuple[str, ...], by_instance: bool, as_json: bool, connection: ConnectionOptions
+) -> None:
+    """List the servers and their states, or those of SERVERS."""
     listed = with_client(connection, methodcaller("servers", load=True))
+    if servers:
+        check_known(servers, {server.id for server in listed})
+        listed = [server for server in listed if server.id in servers]
     now = datetime.now(UTC)
     if by_instance and not as_json:
         print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
