@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from leaseway.cli.options.common import ENDPOINT, SECONDS, grouped_options
+from leaseway.cli.options.common import ENDPOINT, SECONDS
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.text.sizes import parse_size
@@ -45,30 +45,29 @@ class ArtifactOptions:
 
     def as_arguments(self) -> list[str]:
         """Return the options for a child process, without `--artifacts-http`."""
-        folder = ("--artifacts", os.fspath(self.folder)) if self.folder is not None else ()
-        return [*folder, "--artifact-age", f"{self.age:g}", "--artifact-space", str(self.space)]
+        return arguments_for(_OPTIONS, replace(self, http=None))
 
 
 _OPTIONS: Final = {
-    "artifact_folder": click.option(
+    "folder": click.option(
         "--artifacts",
         "artifact_folder",
         type=click.Path(file_okay=False, path_type=Path),
         help="A folder for artifacts (images and sounds of results); else the temporary folder.",
     ),
-    "artifact_age": click.option(
+    "age": click.option(
         "--artifact-age",
         type=SECONDS,
         default=bounds.ARTIFACT_AGE,
         help=f"How long to keep each artifact.  [default: {bounds.ARTIFACT_AGE:g}]",
     ),
-    "artifact_space": click.option(
+    "space": click.option(
         "--artifact-space",
         type=SizeType(),
         default=bounds.ARTIFACT_SPACE,
         help="Size limit of a worker's artifacts; the oldest are deleted first.  [default: 2GiB]",
     ),
-    "artifacts_http": click.option(
+    "http": click.option(
         "--artifacts-http",
         type=ENDPOINT,
         help="Serve artifacts at http://HOST:PORT/artifacts/; port 0 takes any free port.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 import click
 
 from leaseway.cli.options.artifacts import SizeType
-from leaseway.cli.options.common import grouped_options
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire import bounds
 
 POLICIES: Final = ("block", "spill", "drop")
@@ -40,11 +39,7 @@ class AuditOptions:
 
     def as_arguments(self) -> list[str]:
         """Return the options for a child process."""
-        if self.folder is None:
-            return []
-        sink = ("--audit-sink", self.sink) if self.sink is not None else ()
-        limits = ("--audit-policy", self.policy, "--audit-space", str(self.space))
-        return ["--audit", os.fspath(self.folder), *sink, *limits]
+        return arguments_for(_OPTIONS, self)
 
 
 class _SinkType(click.ParamType[str]):
@@ -60,7 +55,7 @@ class _SinkType(click.ParamType[str]):
 
 
 _OPTIONS: Final = {
-    "audit_folder": click.option(
+    "folder": click.option(
         "--audit",
         "audit_folder",
         type=click.Path(file_okay=False, path_type=Path),
@@ -68,7 +63,7 @@ _OPTIONS: Final = {
         show_envvar=True,
         help="Record every call in files in this folder; see `leaseway audit`.",
     ),
-    "audit_sink": click.option(
+    "sink": click.option(
         "--audit-sink",
         type=_SinkType(),
         envvar="LEASEWAY_AUDIT_SINK",
@@ -76,7 +71,7 @@ _OPTIONS: Final = {
         help="Ship the files to s3://BUCKET/FOLDER or nats://HOST:PORT/STREAM/SUBJECT; credentials "
         "are in LEASEWAY_AUDIT_AWS_… and LEASEWAY_AUDIT_NATS_….",
     ),
-    "audit_policy": click.option(
+    "policy": click.option(
         "--audit-policy",
         type=click.Choice(POLICIES),
         default="spill",
@@ -85,7 +80,7 @@ _OPTIONS: Final = {
         help="While the sink is down: calls wait (block), files grow (spill), or also lose records"
         " beyond --audit-space (drop).",
     ),
-    "audit_space": click.option(
+    "space": click.option(
         "--audit-space",
         type=SizeType(),
         default=bounds.AUDIT_SPACE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -332,27 +332,3 @@ def with_options(command: Command, options: Sequence[Callable[[Command], Command
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def grouped_options(
-    argument: str,
-    build: Callable[..., Any],
-    options: Mapping[str, Callable[[Command], Command]],
-) -> Callable[[Command], Command]:
-    """Return a decorator that adds options and passes their values as one argument.
-
-    Args:
-        argument: The name of that argument.
-        build: Returns its value, from the options' values in order.
-        options: The options by parameter name, in the order of the help.
-    """
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapper(**kwargs: Any) -> Any:
-            value = build(*(kwargs.pop(name) for name in options))
-            return command(**{argument: value}, **kwargs)
-
-        return with_options(wrapper, list(options.values()))
-
-    return decorate

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.options.common import SECONDS, grouped_options
+from leaseway.cli.options.common import SECONDS
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.messages.mcp import (
@@ -62,33 +63,7 @@ class FrontReach:
 
     def as_arguments(self) -> list[str]:
         """Return these options for a child process."""
-        return [
-            *(word for origin in self.origins for word in ("--allow-origin", origin)),
-            *(word for host in self.hosts for word in ("--allow-host", host)),
-            *(("--public-url", self.public_url) if self.public_url else ()),
-            *(("--tools", "search") if self.tools == "search" else ()),
-            *(("--media", self.media) if self.media != "inline" else ()),
-            *(() if self.handles else ("--no-handles",)),
-            *self._session_arguments(),
-            *(
-                ("--drain-timeout", f"{self.drain_timeout:g}")
-                if self.drain_timeout != SHUTDOWN_TIMEOUT
-                else ()
-            ),
-        ]
-
-    def _session_arguments(self) -> list[str]:
-        arguments: list[str] = []
-        if self.sessions_from != DEFAULT_SESSION_RULES:
-            arguments += ["--sessions-from", ",".join(self.sessions_from)]
-        if self.session_argument != SESSION_ARGUMENT:
-            arguments += ["--session-argument", self.session_argument]
-        if self.sessions_per_client != SESSIONS_PER_CLIENT:
-            arguments += ["--sessions-per-client", str(self.sessions_per_client)]
-        if self.conversation_keys != CONVERSATION_KEYS:
-            for key in self.conversation_keys:
-                arguments += ["--conversation-key", key]
-        return arguments
+        return arguments_for(_OPTIONS, self)
 
 
 def _checked(_context: click.Context, _option: click.Parameter, url: str) -> str:
@@ -180,21 +155,21 @@ drain_timeout_option: Final = click.option(
 )
 
 _OPTIONS: Final = {
-    "front_origins": click.option(
+    "origins": click.option(
         "--allow-origin",
         "front_origins",
         multiple=True,
         metavar="ORIGIN",
         help="An origin of web pages that may send MCP requests; this machine's always may.",
     ),
-    "front_hosts": click.option(
+    "hosts": click.option(
         "--allow-host",
         "front_hosts",
         multiple=True,
         metavar="HOST",
         help="A host name by which MCP clients reach the front; this machine's always work.",
     ),
-    "front_public_url": click.option(
+    "public_url": click.option(
         "--public-url",
         "front_public_url",
         default="",

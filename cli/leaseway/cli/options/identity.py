@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leaseway.cli.options.common import grouped_options, shared_key
+from leaseway.cli.options.common import shared_key
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.channels.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
 from leaseway.wire.channels.endpoint import Endpoint
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from leaseway.identity.authenticator import Authenticator
 
 _OPTIONS: Final = {
-    "keys_path": click.option(
+    "keys": click.option(
         "--keys",
         "keys_path",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -27,7 +28,7 @@ _OPTIONS: Final = {
         show_envvar=True,
         help="Accept the API keys in this file; see `leaseway key`.",
     ),
-    "identity_path": click.option(
+    "identity": click.option(
         "--identity",
         "identity_path",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -119,8 +120,7 @@ class Credentials:
 
     def as_arguments(self) -> list[str]:
         """Return these options for a child process."""
-        given = {"--keys": self.keys, "--identity": self.identity}
-        return [word for name, path in given.items() if path for word in (name, os.fspath(path))]
+        return arguments_for(_OPTIONS, self)
 
 
 identity_options = grouped_options("credentials", Credentials, _OPTIONS)

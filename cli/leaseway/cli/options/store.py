@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.cli.options.common import grouped_options
+from leaseway.cli.options.groups import arguments_for, grouped_options
 
 if TYPE_CHECKING:
     from leaseway.control_plane.store.references import DsnReference
@@ -33,8 +33,7 @@ class StoreOptions:
 
     def as_arguments(self) -> list[str]:
         """Return the options for a child process."""
-        data = ["--data", os.fspath(self.data)] if self.data is not None else []
-        return [*data, *(["--store", str(self.dsn)] if self.dsn is not None else [])]
+        return arguments_for(_OPTIONS, self)
 
     @property
     def variables(self) -> frozenset[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import click
 
-from leaseway.cli.options.common import grouped_options
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.vault.key import VaultError, VaultPlace, find_vault
 
 _OPTIONS: Final = {
-    "vault_path": click.option(
+    "path": click.option(
         "--vault",
         "vault_path",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -20,7 +21,7 @@ _OPTIONS: Final = {
         show_envvar=True,
         help="The encrypted vault; else ~/.leaseway/vault.encrypted.",
     ),
-    "vault_key_file": click.option(
+    "key_file": click.option(
         "--vault-key-file",
         type=click.Path(dir_okay=False, path_type=Path),
         help="The file of the vault's key; else LEASEWAY_VAULT_KEY, else ~/.leaseway/vault.key.",
@@ -37,8 +38,7 @@ def _find(path: Path | None, key_file: Path | None) -> VaultPlace:
 
 def _arguments(path: Path | None, key_file: Path | None) -> list[str]:
     _find(path, key_file)  # reports a bad vault here, once, and not in each child
-    paths = {"--vault": path, "--vault-key-file": key_file}
-    return [word for name, at in paths.items() if at for word in (name, os.fspath(at))]
+    return arguments_for(_OPTIONS, SimpleNamespace(path=path, key_file=key_file))
 
 
 vault_option = grouped_options("vault", _find, _OPTIONS)

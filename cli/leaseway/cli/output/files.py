@@ -14,7 +14,8 @@ from typing import Any, Final
 import click
 
 from leaseway.cli.errors import CliFailure
-from leaseway.cli.options.common import Command, grouped_options
+from leaseway.cli.options.common import Command
+from leaseway.cli.options.groups import grouped_options
 from leaseway.cli.output.tables import say
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -165,7 +166,7 @@ def output_options(what: str) -> Callable[[Command], Command]:
     """
     paths = "a new file, a folder (for several files), or - for stdout"
     options = {
-        "output": click.option(
+        "word": click.option(
             "--output", type=click.Path(), metavar="PATH", help=f"Write {what} to PATH: {paths}."
         ),
         "force": click.option("--force", is_flag=True, help="Let --output replace a file."),
