@@ -12,8 +12,8 @@ from tests.front.questions import QUESTIONS, tools
 from tests.front.test_definitions import make_tool
 
 from leaseway.front.lists.definitions import tool_listing
+from leaseway.front.lists.tool_search import ToolSearch, search_listing
 from leaseway.front.messages import JsonRpcError
-from leaseway.front.tool_search import ToolSearch, search_listing
 from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
 

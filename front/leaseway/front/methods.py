@@ -16,6 +16,7 @@ from msgspec import structs
 
 from leaseway.front.calling import handles
 from leaseway.front.calling.conversations import Conversations, SessionOptions
+from leaseway.front.calling.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.calling.handles import SessionOffer
 from leaseway.front.calling.listening import listen
 from leaseway.front.calling.listing import listed_in, shown_to
@@ -41,9 +42,9 @@ from leaseway.front.calling.suspended_calls import (
 )
 from leaseway.front.calling.tool_calls import ToolCalls
 from leaseway.front.catalog import CatalogCache, Instructions
-from leaseway.front.declaring import CAPABILITY_OF, Declaring
 from leaseway.front.handshake import discover_result
 from leaseway.front.lists.definitions import PagedListing
+from leaseway.front.lists.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.messages import (
     CallParams,
@@ -58,7 +59,6 @@ from leaseway.front.messages import (
 )
 from leaseway.front.results import adapt_result, resource_error, rpc_error
 from leaseway.front.starts import check_problems
-from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, LeasewayError, Tool
 from leaseway.sdk.relay import (
     BegunCall,

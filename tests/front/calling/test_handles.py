@@ -10,7 +10,7 @@ from tests.front.test_definitions import make_tool
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.handles import SessionOffer
 from leaseway.front.lists.definitions import PagedListing, tool_listing
-from leaseway.front.tool_search import search_listing
+from leaseway.front.lists.tool_search import search_listing
 from leaseway.sdk import Tool
 
 LEASED = tool_listing([make_tool("zoom", shared=False), make_tool("add")])

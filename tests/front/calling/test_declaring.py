@@ -13,9 +13,9 @@ from mcp_types import METHOD_NOT_FOUND
 from tests.front.harness import MODERN, front, host
 
 from leaseway.front.calling.conversations import Carried
+from leaseway.front.calling.declaring import Declaring
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.declaring import Declaring
 from leaseway.front.envelope import RequestMessage
 from leaseway.front.handshake import EVERYTHING, Declared
 from leaseway.front.messages import JsonRpcError
