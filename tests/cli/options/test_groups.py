@@ -52,8 +52,9 @@ def parse(decorate: Callable[[Any], Any], words: list[str]) -> tuple[Any, set[st
 
 @pytest.mark.parametrize(("decorate", "given", "own"), GROUPS)
 def test_a_child_process_gets_each_option_as_it_was_given(
-    decorate: Callable[[Any], Any], given: str, own: str
+    decorate: Callable[[Any], Any], given: str, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DSN", "postgresql://db/leaseway")
     words = given.split()
     value, names = parse(decorate, words)
     named = {word.partition("=")[0].replace("--no-", "--") for word in words}
