@@ -53,7 +53,7 @@ class MemoryServers:
     Attributes:
         tools: The tools that instances list next.
         holds: Whether calls wait for an answer instead of echoing.
-        faults: The faults of the next starts, one each.
+        faults: The errors of the next starts, one each.
         failing: The faults of starts with certain arguments.
         gate: If set, starts wait for it.
         warnings: The warnings of the next instances.
@@ -64,7 +64,7 @@ class MemoryServers:
 
     tools: Mapping[str, bytes] = field(default_factory=lambda: dict(ECHO))
     holds: bool = False
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
     failing: dict[tuple[str, ...], Fault] = field(default_factory=dict)
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()

@@ -44,6 +44,16 @@ async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(ben
     assert status.next_start_at.ToSeconds() > 0
 
 
+async def test_a_start_that_raises_no_fault_is_told_as_one(bench: Bench) -> None:
+    """As the instance of a package's kind may."""
+    bench.servers.faults = [KeyError("region")]
+    await bench.serve("db", shared=False, instances=LATER)
+    fault = await bench.acquire_fault()
+    assert fault.reason is Reason.SERVER_NOT_READY
+    assert fault.message == "Server db did not start: the worker failed with KeyError; see its log."
+    assert fault.metadata["problem"] == "START_FAILED"
+
+
 async def test_one_acquire_tries_an_open_circuit_and_the_others_are_rejected(
     bench: Bench,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol
@@ -35,6 +36,7 @@ from leaseway.wire.clients.mcp_client import ListedToClient, McpClient
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import TOOLS_CHANGED
 
+_logger = logging.getLogger(__name__)
 _LISTED_CAPABILITIES: Final = frozenset({"prompts", "resources"})
 
 
@@ -315,9 +317,13 @@ class LiveInstance:
         with measure_start(self._meters, self.spec):
             try:
                 await self.instance.start()
-            except BaseException:
+            except BaseException as error:
                 await asyncio.shield(self.close())
-                raise
+                if isinstance(error, Fault) or not isinstance(error, Exception):
+                    raise
+                # An instance of a package's kind raises what it likes.
+                _logger.exception("The start of an instance of server %s failed.", self.spec.key)
+                raise raised_at_start(self.spec, error) from None
         if self.closed.is_set:  # it ended before this task ran again
             raise self.fault or ended_by_itself(self.spec)
         self.up_since = self.idle_since = self._loop.time()
@@ -503,3 +509,13 @@ class LiveInstance:
 
 def ended_by_itself(spec: ServerSpec) -> Fault:
     return Fault(Reason.SERVER_LOST, f"Server {spec.key} ended without giving a reason.")
+
+
+def raised_at_start(spec: ServerSpec, error: Exception) -> Fault:
+    """Return the fault of a start that ended with an error inside the worker."""
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"Server {spec.key} did not start: the worker failed with {type(error).__name__}; see its"
+        " log.",
+        metadata={"server": spec.key.server_id, "problem": "START_FAILED"},
+    )

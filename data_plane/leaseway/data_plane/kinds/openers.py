@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort, InstanceRequest
 from leaseway.data_plane.kinds.container import opener as container
 from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.http_api import opener as http_api
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
-from leaseway.data_plane.kinds.opening import Opening, OpenKind
+from leaseway.data_plane.kinds.opening import Opening, OpenKind, open_mcp
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.pod.api import Pods
 from leaseway.data_plane.kinds.process import opener as process
@@ -31,6 +33,9 @@ from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.model import Part, ServerSpec
+from leaseway.wire.errors import Fault, Reason
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,27 @@ def _opener_of_half(kind: type[Part]) -> OpenKind:
     return found
 
 
+def _unopened(spec: ServerSpec, error: Exception) -> Fault:
+    """Return the fault for a server that its kind could not open."""
+    server = spec.key.server_id
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} can't start: opening it, its kind {spec.transport} raised"
+        f" {type(error).__name__}; see the worker's log.",
+        metadata={"server": server, "problem": "START_FAILED"},
+    )
+
+
+def _raise(fault: Fault) -> NoReturn:
+    raise fault
+
+
 class Opener:
-    """Creates the instances of a worker; an `OpenInstance`."""
+    """Creates the instances of a worker; an `OpenInstance`.
+
+    If the module of a package raises, the instance is an MCP client, whose start fails: a failed
+    start is reported, and repeated with backoff.
+    """
 
     def __init__(self, worker_id: str, host: WorkerHost, kinds: Kinds) -> None:
         self._worker_id = worker_id
@@ -110,7 +134,12 @@ class Opener:
             read_values=read_references,
         )
         opener = self._kinds.openers.get(type(spec.part)) or _opener_of_half(type(spec.part))
-        return opener(spec, self._host, opening)
+        try:
+            return opener(spec, self._host, opening)
+        except Exception as error:
+            _logger.exception("The kind of the server %s opened no instance.", spec.key.server_id)
+            fail = partial(_raise, _unopened(spec, error))
+            return open_mcp(spec, self._host, opening, fail, runs_here=False)
 
     async def load(self) -> None:
         """Import the code that speaks MCP and connects, in a thread: it takes a second.
