@@ -103,8 +103,11 @@ def test_durations_are_counted_by_powers_of_two(took: float, bucket: int) -> Non
 
 def test_a_name_that_a_caller_invents_is_not_counted_as_a_server() -> None:
     calls = RecentCalls()
-    calls.record(_call(outcome="TOOL_NOT_FOUND", server_id="invented"))
+    for outcome in ("TOOL_NOT_FOUND", "INVALID_REQUEST"):
+        calls.record(_call(outcome=outcome, server_id="invented"), is_known=False)
     assert calls.traffic == {}
+    calls.record(_call(outcome="TOOL_NOT_FOUND", server_id="time"))
+    assert calls.traffic["time"].failed == 1
 
 
 def test_a_long_message_is_cut() -> None:
@@ -115,6 +118,8 @@ def test_a_long_message_is_cut() -> None:
 
 class Ended:
     """A call that ended well after some time."""
+
+    generation = object()
 
     def __init__(self, started_at: float) -> None:
         self.started_at = started_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.data_plane.conftest import Bench
 
 from leaseway.v1 import admin_pb2, sync_pb2
+from leaseway.wire.errors import Reason
 
 
 async def traffic(bench: Bench) -> dict[str, admin_pb2.Traffic]:
@@ -30,3 +31,10 @@ async def test_a_jammed_server_is_reported_before_any_of_its_calls_has_ended(ben
     await bench.until(lambda: bench.worker.executor.in_flight == 3)
     found = await traffic(bench)
     assert (found["time"].in_flight, found["time"].waiting, found["time"].calls) == (3, 2, 1)
+
+
+async def test_a_server_that_a_refused_call_invents_is_not_told(bench: Bench) -> None:
+    caller = bench.caller()
+    fault = await caller.refused("invented", session="x" * 5_000)
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert await traffic(bench) == {}

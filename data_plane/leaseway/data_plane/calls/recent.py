@@ -29,8 +29,6 @@ _PRUNE_INTERVAL: Final = 10.0
 _MAX_SERVERS: Final = 2_000
 _OTHER: Final = "other"
 _MAX_MESSAGE: Final = 500
-_UNKNOWN_SERVER: Final = frozenset({"TOOL_NOT_FOUND"})
-"""Outcomes of calls whose server id may be any text."""
 
 
 def call_outcome(fault: Fault | None, is_error: bool) -> str:
@@ -98,6 +96,10 @@ class EndedCall(Protocol):
     """
 
     started_at: float
+
+    @property
+    def generation(self) -> object | None:
+        """Its server; None if none was found, so that its server id may be any text."""
 
     def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
         """Return its record."""
@@ -170,7 +172,7 @@ class RecentCalls:
             now: The time, on the clock of the call's start.
         """
         if fault is not None or is_error:
-            self.record(call.past_call(fault, is_error))
+            self.record(call.past_call(fault, is_error), is_known=call.generation is not None)
             return
         traffic = self.traffic.get(server_id)
         if traffic is None:
@@ -188,8 +190,13 @@ class RecentCalls:
             return
         self._keep(call.past_call(None, False))
 
-    def record(self, call: PastCall) -> None:
-        """Count and keep a call that has just ended."""
+    def record(self, call: PastCall, *, is_known: bool = True) -> None:
+        """Count and keep a call that has just ended.
+
+        Args:
+            call: The call.
+            is_known: Whether its server exists.
+        """
         failed = call.outcome != CALL_OK
         if failed:
             call = call._replace(message=redact(call.message))
@@ -199,7 +206,7 @@ class RecentCalls:
         self._keep(call)
         traffic = self.traffic.get(call.server_id)
         if traffic is None:
-            if call.outcome in _UNKNOWN_SERVER:
+            if not is_known:
                 return
             traffic = self._new_traffic(call.server_id)
         traffic.add(call.duration)
