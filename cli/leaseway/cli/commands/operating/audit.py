@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -242,14 +244,40 @@ def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: 
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new records until Ctrl-C.")
 def tail(folder: Path, lines: int, follow: bool) -> None:
     """Print the newest records, one JSON object per line."""
-    paths = [path for files in _runs(folder).values() for path in files]
-    records = [record for path in paths for record in _records(path)]
-    records.sort(key=lambda record: str(record.get("time")))
-    for record in records[-lines:] if lines else []:
+    seen: dict[Path, int] = {}
+    records = (
+        record
+        for files in _runs(folder).values()
+        for path in files
+        for record in _records(path, seen)
+    )
+    for record in newest(lines, records):
         say(json_line(record))
-    if follow:
-        for record in _followed(folder, {path: path.stat().st_size for path in paths}):
+    while follow:
+        time.sleep(_POLL)
+        for record in new_records(folder, seen):
             say(json_line(record))
+
+
+def newest(number: int, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest of many records, of which no more are kept; the last is the newest."""
+    ordered = ((str(record.get("time")), at, record) for at, record in enumerate(records))
+    found = heapq.nlargest(max(1, number), ordered)  # of 0 it would read nothing
+    return [record for *_, record in reversed(found[:number])]
+
+
+def new_records(folder: Path, seen: dict[Path, int]) -> Iterator[dict[str, Any]]:
+    """Yield the records of all files that were not seen yet, of none while there is no file.
+
+    Args:
+        folder: The folder.
+        seen: The bytes of each file that were seen; is brought up to date.
+    """
+    from leaseway.data_plane.audit.log import runs_in
+
+    for files in runs_in(folder).values():
+        for path in files:
+            yield from _records(path, seen)
 
 
 def _runs(folder: Path) -> dict[str, list[Path]]:
@@ -272,12 +300,22 @@ def _opened(files: list[Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
             yield path.name, iter(file)
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for line in file:
-            record = _parsed(line)
-            if record is not None:
-                yield record
+def _records(path: Path, seen: dict[Path, int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file from what was seen on; none if it was shipped meanwhile."""
+    seen = {} if seen is None else seen
+    at = seen.get(path, 0)
+    with suppress(FileNotFoundError):
+        if path.stat().st_size <= at:
+            return
+        with path.open("rb") as file:
+            file.seek(at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is still being written
+                at = seen[path] = at + len(line)
+                record = _parsed(line)
+                if record is not None:
+                    yield record
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -358,22 +396,3 @@ def _what(record: dict[str, Any]) -> str:
             return f"{record.get('rpc', 'unknown RPCs')}, {record.get('times')} x, by {sender}"
         case _:
             return tool
-
-
-def _followed(folder: Path, seen: dict[Path, int]) -> Iterator[dict[str, Any]]:
-    while True:
-        for files in _runs(folder).values():
-            for path in files:
-                start = seen.get(path, 0)
-                if path.stat().st_size > start:
-                    with path.open("rb") as file:
-                        file.seek(start)
-                        for line in file:
-                            if not line.endswith(b"\n"):
-                                break
-                            start += len(line)
-                            record = _parsed(line)
-                            if record is not None:
-                                yield record
-                    seen[path] = start
-        time.sleep(_POLL)

@@ -1,0 +1,50 @@
+"""Reading the files of the audit while workers write and ship them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from leaseway.cli.commands.operating.audit import new_records, newest
+
+
+def line(number: int, time: int = 0) -> bytes:
+    return json.dumps({"time": f"2026-11-{time:02}", "seq": number}).encode() + b"\n"
+
+
+def numbers(records: Any) -> list[int]:
+    return [record["seq"] for record in records]
+
+
+def test_what_is_written_while_records_are_read_comes_once_and_whole(tmp_path: Path) -> None:
+    path, seen = tmp_path / "run.1.jsonl", dict[Path, int]()
+    path.write_bytes(line(1) + line(2))
+    reading = new_records(tmp_path, seen)
+    first = next(reading)
+    with path.open("ab") as file:
+        file.write(line(3)[:-5])
+    assert numbers([first, *reading]) == [1, 2]
+    with path.open("ab") as file:
+        file.write(line(3)[-5:] + line(4))
+    assert numbers(new_records(tmp_path, seen)) == [3, 4]
+    assert numbers(new_records(tmp_path, seen)) == []
+
+
+def test_files_that_are_shipped_meanwhile_end_nothing(tmp_path: Path) -> None:
+    seen = dict[Path, int]()
+    for number in (1, 2):
+        (tmp_path / f"run.{number}.jsonl").write_bytes(line(number))
+    reading = new_records(tmp_path, seen)
+    first = next(reading)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert numbers([first, *reading]) == [1]
+    assert numbers(new_records(tmp_path, seen)) == []
+    (tmp_path / "other.1.jsonl").write_bytes(line(3))
+    assert numbers(new_records(tmp_path, seen)) == [3]
+
+
+def test_the_newest_records_of_all_files_are_kept_and_all_are_read() -> None:
+    records = [{"seq": number, "time": f"{number // 2}"} for number in (6, 7, 0, 1, 4, 5)]
+    assert numbers(newest(3, records)) == [5, 6, 7]
+    rest = iter(records)
+    assert (newest(0, rest), list(rest)) == ([], [])
