@@ -205,7 +205,7 @@ def test_import_writes_a_valid_native_file(run: Run, tmp_path: Path) -> None:
     printed = run("import", source)
     assert printed.exit_code == 0
     assert list(yaml.safe_load(printed.stdout)["servers"]) == ["search", "smile"]
-    out = tmp_path / "mcp.yaml"
+    out = tmp_path / ".minds" / "mcp.yaml"
     assert run("import", source, "--out", str(out)).exit_code == 0
     assert out.read_text() == printed.stdout
     assert run("check", str(out)).exit_code == 0

@@ -273,3 +273,21 @@ async def test_a_chatty_child_is_not_blocked_by_its_pipe(
     supervising.cancel()
     await asyncio.wait([supervising])
     await child.stop()
+
+
+async def test_a_child_that_cannot_be_started_now_is_started_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, away = tmp_path / "program", tmp_path / "away"
+    program.write_text(f"#!{sys.executable}\n{SERVES}")
+    program.chmod(0o755)
+    child = Child("worker", tuple, {}, program=(str(program),), backoff=FAST)
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    program.rename(away)
+    os.kill(_pid(child), signal.SIGKILL)
+    await _until(lambda: "The worker can't be started: " in caplog.text)
+    away.rename(program)
+    await _until(lambda: child.pid is not None)
+    await child.stop()
+    await supervising

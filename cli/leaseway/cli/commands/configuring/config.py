@@ -125,7 +125,7 @@ def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connec
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The new file to write; else stdout.",
+    help="The new file to write, with its folder; else stdout.",
 )
 def import_file(
     words: tuple[str, ...],
@@ -214,6 +214,7 @@ def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) ->
 
 def _write_new(path: Path, text: str) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Never overwrite: a running system may watch the file.
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -20,7 +20,7 @@ from typing import Final
 
 import click
 
-from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.errors import FAILED, USAGE, CliFailure, os_failure
 from leaseway.wire.timing.backoff import RESTART, Backoff
 
 STOP_TIMEOUT: Final = 60.0
@@ -124,19 +124,22 @@ class Child:
             )
 
     async def _spawn(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        async with self._spawn_lock:
-            self._process = process = await asyncio.create_subprocess_exec(
-                *self._program,
-                *arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env={
-                    **{k: v for k, v in os.environ.items() if k not in self._withheld},
-                    **self._environment,
-                },
-                start_new_session=True,
-            )
         self._started_at = time.monotonic()
+        async with self._spawn_lock:
+            try:
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *self._program,
+                    *arguments,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env={
+                        **{k: v for k, v in os.environ.items() if k not in self._withheld},
+                        **self._environment,
+                    },
+                    start_new_session=True,
+                )
+            except OSError as error:  # such as no memory, or too many processes
+                raise CliFailure(f"The {self.name} can't be started: {os_failure(error)}") from None
         if self._stopped.is_set():
             # `stop` could not signal it before. It has done nothing yet: no need for SIGTERM.
             self._signal(signal.SIGKILL)
@@ -181,9 +184,10 @@ class Child:
             if await self._stops_within(delay):
                 return
             attempt += 1
-            # If the restart fails, that process has exited, too: the loop handles it.
-            with suppress(CliFailure):
+            try:
                 await self._start()
+            except CliFailure as failure:
+                _logger.warning("%s", failure.message)  # no process runs: the loop starts one
 
     async def _stops_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
