@@ -10,6 +10,7 @@ from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import (
+    MAX_TENANTS,
     Source,
     files_in,
     tenant_file,
@@ -42,15 +43,16 @@ def parse_contents(
 ) -> ParsedConfig:
     """Parse a configuration.
 
-    A file that can't be read, is broken, or is gone, rejects all of it. One that has been missing
-    from the start is only a warning.
+    A file that can't be read, is broken, or is gone, rejects all of it, and so do too many domain
+    files, or two of a tenant. One that has been missing from the start is only a warning.
 
     Args:
         contents: The content of each file, the lowest layer first; without folders.
         known: The entries of the last configuration that parsed; gets those of this one.
     """
     duplicates = _duplicate_domains(contents)
-    unread = [*_unread(contents), *(_second_domain(source) for source in duplicates)]
+    refused = [*_unclear_domains(contents)]
+    unread = [*refused, *_unread(contents), *(_second_domain(source) for source in duplicates)]
     layers = [
         Layer(
             kind=source.kind,
@@ -64,7 +66,8 @@ def parse_contents(
     ]
     parsed = parse_config(layers, known)
     issues = (*unread, *parsed.issues)
-    if parsed.broken or any(isinstance(content, Unreadable) for content in contents.values()):
+    is_unread = any(isinstance(content, Unreadable) for content in contents.values())
+    if parsed.broken or refused or is_unread:
         return ParsedConfig({}, frozenset(), issues, broken=True, places=parsed.places)
     return replace(parsed, issues=issues)
 
@@ -100,6 +103,29 @@ def _unread(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
                 " characters of a-z, A-Z, 0-9, '_' and '-', and not 'all'. The file is skipped."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
+
+
+def _unclear_domains(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
+    """Report domain files that are too many, or a second one of a tenant.
+
+    None is left out: its tenant would get the common servers, or what only the other one says.
+    """
+    domains = [source for source in contents if source.kind == "domain" and source.resource is None]
+    for source in domains[MAX_TENANTS : MAX_TENANTS + 1]:
+        message = (
+            f"There are domain files of more than {MAX_TENANTS} tenants, which is the limit. The"
+            " configuration stays as it was: remove some."
+        )
+        yield _issue(source, "error", IssueReason.TOO_LARGE, message)
+    first: dict[str, Source] = {}
+    for source in domains:
+        other = first.setdefault(source.tenant, source)
+        if other is not source:
+            message = (
+                f"The tenant '{source.tenant}' has another domain file, {other.path}. The"
+                " configuration stays as it was: remove one of them."
+            )
+            yield _issue(source, "error", IssueReason.DUPLICATE_KEY, message)
 
 
 def _has_global(source: Source, contents: Mapping[Source, FileContent]) -> bool:

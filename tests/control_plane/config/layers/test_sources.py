@@ -1,5 +1,6 @@
 """`--config`: which words make a configuration, and what is said of those that don't."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from tests.control_plane.config.parsing import load
 
 from leaseway.control_plane.config.layers.sources import (
     DEFAULT_CONFIG,
+    MAX_TENANTS,
     BadSources,
     Source,
     parse_sources,
@@ -61,6 +63,26 @@ def test_a_folder_has_a_tenant_for_each_file(tmp_path: Path) -> None:
     assert [key.tenant for key in parsed.servers] == ["", "one", "two"]
     assert [Path(issue.file).name for issue in parsed.issues] == ["all.yaml", "bad name.yaml"]
     assert all("is not a valid tenant name" in issue.message for issue in parsed.issues)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([f"t{number}.yaml" for number in range(MAX_TENANTS + 1)], "more than 1000 tenants"),
+        (["t.json", "t.yaml"], "The tenant 't' has another domain file, .*t.json"),
+    ],
+)
+def test_no_domain_file_of_a_folder_is_left_out(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
+    (tmp_path / "s.yaml").write_text("version: 1\nservers: {a: {transport: stdio, command: x}}\n")
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    for name in names:
+        (tenants / name).write_text('{"version": 1, "servers": {"a": {"enabled": false}}}')
+    parsed = load(f"system={tmp_path / 's.yaml'}", f"domain={tenants}")
+    assert (parsed.broken, parsed.servers) == (True, {})
+    assert re.search(message, parsed.issues[0].message)
 
 
 def test_a_file_that_cannot_be_read_refuses_everything(tmp_path: Path) -> None:

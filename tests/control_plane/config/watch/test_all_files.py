@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.kubernetes.resources import MAX_RESOURCES, CustomResource
+from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.files import Gone, read_config
+from leaseway.control_plane.config.tree.files import Gone, Unreadable, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
@@ -181,3 +182,22 @@ async def test_a_reading_under_which_files_change_is_read_again(
         fresh.replace(system.path)
         found = await anext(watch)
     assert list(found.values()) == ["two", "two!"]
+
+
+async def test_no_tenant_of_a_namespace_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants = tuple(
+        CustomResource(kind="MCPTenant", namespace="n", name=f"t{i}", uid=str(i), generation=1)
+        for i in range(MAX_RESOURCES + 1)
+    )
+
+    async def follow(_namespace: str) -> AsyncIterator[tuple[CustomResource, ...]]:
+        yield tenants
+        await asyncio.Event().wait()
+
+    place = "leaseway.control_plane.config.kubernetes.watch.follow_namespace"
+    monkeypatch.setattr(place, follow)
+    (source,) = parse_sources(["kubernetes=n"])
+    async with watching(source) as watch:
+        ((_, content),) = (await anext(watch)).items()
+    assert isinstance(content, Unreadable)
+    assert "has 2001 resources of the kind MCPTenant" in str(content)

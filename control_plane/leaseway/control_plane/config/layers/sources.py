@@ -17,7 +17,8 @@ from leaseway.wire.names import is_valid_name
 DEFAULT_CONFIG: Final = Path(".minds/mcp.yaml")
 
 MAX_TENANTS: Final = 1_000
-"""Files that are read from a domain folder."""
+"""Domain files of a configuration. With more of them it is refused: a tenant without its file would
+get the common servers."""
 
 _KIND: Final = re.compile(r"(system|domain|session|kubernetes)=(.*)", re.DOTALL)
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -96,7 +97,7 @@ def parse_sources(
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the domain files of a folder, by name; at most `MAX_TENANTS`.
+    """Return the domain files of a folder, by name; at most one more than `MAX_TENANTS`.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -106,7 +107,7 @@ def files_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
-    return sorted(found)[:MAX_TENANTS]
+    return sorted(found)[: MAX_TENANTS + 1]
 
 
 def _source(option: str) -> Source:

@@ -279,7 +279,7 @@ class _SourcesWatch:
                 if isinstance(change, ResourcesUnknown):
                     self._resources[source] = Unreadable(str(change))
                 else:
-                    self._resources = _resources(change)
+                    self._resources = _resources(source, change)
                 self._pending.discard(source)
                 self._changed.set()
 
@@ -297,10 +297,17 @@ def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
     return directories
 
 
-def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
+def _resources(namespace: Source, resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
     found: dict[Source, FileContent] = {}
     for kind in KINDS:
         kept, skipped = first_by_name(resource for resource in resources if resource.kind == kind)
+        if skipped and kind == "MCPTenant":  # they would get the common servers
+            message = (
+                f"The namespace {namespace.namespace} has {len(kept) + skipped} resources of the"
+                f" kind {kind}, and {len(kept)} are the limit. The configuration stays as it was:"
+                " remove some."
+            )
+            return {namespace: Unreadable(message)}
         if skipped:
             _logger.error(
                 "%d resources of the kind %s are ignored: only the first %d by name are read.",
