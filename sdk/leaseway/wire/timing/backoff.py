@@ -44,5 +44,7 @@ REQUEST_TOKEN: Final = Backoff(initial=1.0, maximum=60.0)
 """Of a request for an OAuth token."""
 REQUEST_REFUSED_TOKEN: Final = Backoff(initial=30.0, maximum=300.0)
 """The same after an error that somebody must correct: more tries would only fill two logs."""
+FETCH_DOCUMENT: Final = Backoff(initial=5.0, maximum=60.0)
+"""Of an OpenAPI document: its web server may start later than who fetches it."""
 AWAIT_LOGIN: Final = Backoff(initial=1.0, maximum=5.0)
 """Until somebody has logged in: only a file is read."""

@@ -31,7 +31,7 @@ from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
 from leaseway.wire.file_stamp import FileStamp, file_stamp
-from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.backoff import FETCH_DOCUMENT
 
 _logger = logging.getLogger(__name__)
 
@@ -41,8 +41,6 @@ MAX_DOCUMENT: Final = 64 * MIB
 _TIMEOUT: Final = 15.0
 _MAX_AGE: Final = 300.0
 """Seconds until a document is fetched from an address again."""
-_RETRY: Final = Backoff(initial=5.0, maximum=60.0)
-"""Of a document that could not be fetched: its web server may start after this process."""
 _MAX_RETRIES: Final = 8
 """Fetches at the same time with which others are tried again."""
 _MAX_CONTENTS: Final = 16
@@ -294,7 +292,7 @@ class Documents:
             else:
                 last = self._failures.get(source)
                 tries = 1 if last is None else last.tries + 1
-                again_at = self._clock() + _RETRY.ceiling(tries - 1)
+                again_at = self._clock() + FETCH_DOCUMENT.ceiling(tries - 1)
                 _keep(self._failures, source, _Failure(failure, tries, again_at))
             is_new = fetching.is_followed and self._state_of(source) != before
             if fetching.missed or is_new:
