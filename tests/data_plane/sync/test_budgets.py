@@ -67,6 +67,17 @@ async def test_a_call_waits_for_an_answer_for_a_bounded_time() -> None:
         await again
 
 
+async def test_an_answer_that_comes_together_with_the_end_of_the_wait_counts() -> None:
+    permits, _ = joined()
+
+    class Lost(Outgoing):
+        def send_all(self, _messages: object) -> None:
+            permits.handle_loss()  # in the step of the loop in which the time is over
+
+    permits._outgoing = Lost("control-plane:1")
+    await get(permits, bound=0.0)
+
+
 async def test_a_worker_tells_what_it_has_then_that_it_has_told_all() -> None:
     permits, queue = joined()
     now = asyncio.get_running_loop().time()

@@ -61,6 +61,8 @@ class Permits:
                 for demand in demands
                 if not answers[demand.key].done() or answers[demand.key].cancelled()
             ]
+            if not unanswered:
+                return  # all answers came in the same step of the loop as the timeout
             # The next call asks again.
             self._asked.difference_update(demand.key for demand in unanswered)
             raise no_answer(unanswered[0]) from None
