@@ -36,7 +36,7 @@ from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
-from leaseway.wire.channels.serving import bind, make_server
+from leaseway.wire.channels.serving import bind, make_server, rpcs_ended
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ class _Process:
                     await elector.release()
             # After losing the lead, open requests need no answer from here.
             await server.stop(_GRACE if stopping.is_set() else 0.0)
+            await rpcs_ended()
             if stopping.is_set() and elector is None:
                 await plane.stored_anchors.maintain()  # with the last heads of workers that leave
 

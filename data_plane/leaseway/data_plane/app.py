@@ -43,7 +43,7 @@ from leaseway.telemetry.setup import run_meter
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.auth import check_listen
-from leaseway.wire.channels.serving import bind, make_server
+from leaseway.wire.channels.serving import bind, make_server, rpcs_ended
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 _logger = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         _load_mcp_after(worker.sync.caught_up, open_instance), "load MCP"
                     )
                     await worker.serve(server, shutdown, partial(ready, str(bound)))
+                    await rpcs_ended()
             finally:
                 authenticator.refusals.flush()
                 if audit is not None:

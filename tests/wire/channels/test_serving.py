@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import HealthService, enable_reflection
-from leaseway.wire.channels.serving import CHANNEL_OPTIONS, bind, make_server
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS, bind, make_server, rpcs_ended
 
 LOOPBACK = Endpoint("127.0.0.1", 0)
 
@@ -49,6 +49,29 @@ async def test_a_taken_port_is_an_error() -> None:
 
     await first.stop(None)
     await second.stop(None)
+
+
+async def test_rpcs_of_a_stopped_server_end_before_the_loop_does() -> None:
+    has_begun = asyncio.Event()
+
+    async def wait(_request: bytes, _context: object) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(wait)
+    server = make_server()
+    handlers = grpc.method_handlers_generic_handler("t.Waits", {"Wait": handler})
+    server.add_generic_rpc_handlers((handlers,))
+    endpoint = bind(server, LOOPBACK)
+    await server.start()
+    async with grpc.aio.insecure_channel(str(endpoint)) as channel, asyncio.timeout(BOUND):
+        call = channel.unary_unary("/t.Waits/Wait")(b"")
+        await has_begun.wait()
+        await server.stop(0)
+        await rpcs_ended()
+        running = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+        call.cancel()
+    assert not [name for name in running if "rpc" in name]
 
 
 async def test_thousands_of_concurrent_rpcs_are_answered() -> None:

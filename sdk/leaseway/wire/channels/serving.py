@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ _PINGS: Final = (
 # CANCELLED. Many clients starting at once reach its default of a thousand. Each takes 10 KiB, and a
 # client that opens and resets streams sends them faster than the loop can end them.
 _MAX_PENDING: Final = 4_096
+
+_ENDING: Final = 0.5
+"""Seconds in which cancelled RPCs end."""
 
 SERVER_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_RECEIVED),
@@ -86,6 +90,21 @@ def make_server(
         options: Further channel arguments, which override `SERVER_OPTIONS`.
     """
     return grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *options))
+
+
+async def rpcs_ended() -> None:
+    """Wait until the RPCs of this loop's stopped servers have ended, for at most half a second.
+
+    `Server.stop` returns when it has cancelled them. Those that the end of the loop then cancels
+    once more, gRPC takes for faults of their handlers: it logs them, and prints them to stderr.
+    """
+    rpcs = [task for task in asyncio.all_tasks() if _is_rpc(task)]
+    if rpcs:
+        await asyncio.wait(rpcs, timeout=_ENDING)
+
+
+def _is_rpc(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__name__", "") == "_schedule_rpc_coro"
 
 
 def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
