@@ -94,6 +94,26 @@ async def test_requests_in_flight_of_a_session_that_ends_get_an_error(
                     assert response["error"]["data"]["started"] == "unknown"
 
 
+async def test_the_lease_of_a_first_call_in_flight_ends_with_its_session(
+    fake: FakeLeaseway,
+) -> None:
+    def work() -> str:
+        return "done"
+
+    fake.server("worker", stateful=True).tool(work)
+    async with asyncio.timeout(BOUND), serve(fake) as url, host(url) as client:
+        session = await client.initialize()
+        with fake.hold("work") as held:
+            params = {"name": "work", "arguments": {}}
+            call = asyncio.create_task(client.send("tools/call", params, session))
+            await asyncio.to_thread(held.wait, 1)
+            async with client.http.delete(url, headers=session) as answer:
+                assert answer.status == 204
+            with pytest.raises(LookupError, match="session of this request was ended"):
+                await call
+            assert await asyncio.to_thread(lambda: fake.leases) == []
+
+
 async def test_sessions_are_forgotten_although_one_cannot_be_stopped(
     fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ __all__ = [
     "call_way",
     "hear_servers",
     "hear_session_ends",
+    "leased_servers",
     "leave_leases",
     "list_introductions",
     "list_lease_items",
@@ -466,6 +467,16 @@ async def leave_leases(session: AsyncSession, keep: float) -> None:
     """
     runtime, key = session._scope()
     await runtime.leases.leave_session(key, keep)
+
+
+def leased_servers(session: AsyncSession) -> list[str]:
+    """Return the servers of which a session has a lease, or may have one that nobody knows.
+
+    A first call that was given up may have acquired it; `release` looks for it.
+    """
+    runtime = session._client._open_runtime
+    leases = None if runtime is None else runtime.leases.book.sessions.get(session.key)
+    return [] if leases is None else leases.servers()
 
 
 @dataclass(frozen=True, slots=True)

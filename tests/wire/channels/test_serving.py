@@ -65,13 +65,14 @@ async def test_rpcs_of_a_stopped_server_end_before_the_loop_does() -> None:
     endpoint = bind(server, LOOPBACK)
     await server.start()
     async with grpc.aio.insecure_channel(str(endpoint)) as channel, asyncio.timeout(BOUND):
-        call = channel.unary_unary("/t.Waits/Wait")(b"")
+        waiting: Any = channel.unary_unary("/t.Waits/Wait")
+        call = waiting(b"")
         await has_begun.wait()
         await server.stop(0)
         await rpcs_ended()
-        running = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+        running = [str(task.get_coro()) for task in asyncio.all_tasks()]
         call.cancel()
-    assert not [name for name in running if "rpc" in name]
+    assert not [coroutine for coroutine in running if "rpc" in coroutine]
 
 
 async def test_thousands_of_concurrent_rpcs_are_answered() -> None:

@@ -35,7 +35,7 @@ from leaseway.front.sessions.own_lists import (
 from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
-from leaseway.sdk.relay import ServerRequest, hear_servers, speak_for
+from leaseway.sdk.relay import ServerRequest, hear_servers, leased_servers, speak_for
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.messages.mcp import INVALID_PARAMS, LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
@@ -558,7 +558,7 @@ class LiveSession:
     async def release(self) -> None:
         """Stop it and release its leases; one whose worker does not answer expires."""
         await self.stop()
-        for server in {lease.server_id for lease in self.sdk.leases()}:
+        for server in leased_servers(self.sdk):
             try:
                 await self.sdk.release(server)
             except LeasewayError as error:

@@ -247,6 +247,14 @@ class SessionLeases:
         """Return the held leases."""
         return [slot.lease for slot in self._slots.values() if slot.lease is not None]
 
+    def servers(self) -> list[str]:
+        """Return the servers of held leases, and those of which an abandoned call may have one."""
+        return [
+            server_id
+            for server_id, slot in self._slots.items()
+            if slot.lease is not None or any(slot.first_calls.values())
+        ]
+
     def find_end(self, servers: Collection[str] | None) -> Fault | None:
         """Return how a lease ended of which calls are told; None without one.
 
