@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,19 @@ from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import Permissions, ServerPolicy
 from leaseway.spec.references import Value
+from leaseway.wire.errors import Fault
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+@pytest.fixture
+def visible_folder() -> Iterator[Path]:
+    """Return a new folder outside of those that each sandbox has its own of."""
+    place = next((name for name in ("/srv", "/opt", "/var/lib") if os.access(name, os.W_OK)), None)
+    if place is None:
+        pytest.skip("This user can write to no folder that sandboxes show.")
+    with tempfile.TemporaryDirectory(prefix="leaseway-test-", dir=place) as folder:
+        yield Path(folder)
 
 
 def confined(bench: Bench, **sandbox: Any) -> ServerSpec:
@@ -76,6 +89,38 @@ class TestWithBubblewrap:
         assert await answers(True) == ["kept", "FileNotFoundError", written, "FileNotFoundError"]
         assert (allowed / "note").read_text() == "written"
         assert (other / "note").read_text() == "kept"
+
+    async def test_a_link_to_a_folder_may_be_written_and_one_that_a_server_made_may_not(
+        self, bench: Bench, tmp_path: Path, visible_folder: Path
+    ) -> None:
+        for parent in (tmp_path, visible_folder):  # the first is private, otherwise
+            target, link = visible_folder / "target", parent / "link"
+            target.mkdir(exist_ok=True)
+            link.symlink_to(target)
+            spec = confined(bench, writable_paths=(str(link),))
+            assert await ask(bench, spec, "write", path=str(link / "note")) == len("written")
+            assert (target / "note").read_text() == "written"
+
+        planted = visible_folder / "target" / "planted"
+        planted.symlink_to(tmp_path)
+        nested = confined(bench, writable_paths=(str(visible_folder / "target"), str(planted)))
+        with pytest.raises(Fault, match="it is configured with a sandbox, which can't be made"):
+            await bench.start(nested)
+
+    async def test_a_denied_path_is_hidden_also_behind_a_link(
+        self, bench: Bench, tmp_path: Path, visible_folder: Path
+    ) -> None:
+        secrets = visible_folder / "secrets"
+        secrets.mkdir()
+        (secrets / "note").write_text("kept")
+        for parent in (tmp_path, visible_folder):
+            link = parent / "link"
+            link.symlink_to(visible_folder)
+            permissions = Permissions(allowed_paths=(str(link),), denied_paths=(str(secrets),))
+            spec = replace(confined(bench), policy=ServerPolicy(permissions=permissions))
+            for path in (secrets / "note", link / "secrets" / "note"):
+                assert await ask(bench, spec, "read", path=str(path)) == "FileNotFoundError"
+            assert await ask(bench, spec, "write", path=str(link / "new")) == len("written")
 
     async def test_it_starts_in_its_cwd_anywhere(self, bench: Bench, tmp_path: Path) -> None:
         (tmp_path / "marker").write_text("here")  # below /tmp, which is private otherwise

@@ -95,10 +95,10 @@ async def prepare(
                 sandbox = part.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
-                if part.cwd == PRIVATE or names_in([part.cwd]):
-                    sandbox = replace(sandbox, writable_paths=(*sandbox.writable_paths, cwd))
                 base = cwd or str(Path.cwd())
                 paths = permitted_paths(permissions, base)
+                if part.cwd == PRIVATE or names_in([part.cwd]):
+                    paths = paths._replace(made=(cwd,))
                 hidden = await disk.run(other_servers_folders, spec, whole, base, surroundings)
                 paths = paths._replace(
                     hidden=(*paths.hidden, *hidden), own=tuple(map(str, surroundings.own_paths))

@@ -45,6 +45,8 @@ class Paths(NamedTuple):
             below such a folder stays visible.
         private: Empty folders, with only the readable and writable paths and those that the command
             needs.
+        made: Writable folders that Leaseway makes for a lease. Unlike the others they are never
+            links: a server of another lease may have put one there.
     """
 
     readable: tuple[str, ...] = ()
@@ -52,6 +54,7 @@ class Paths(NamedTuple):
     hidden: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 NO_PATHS: Final = Paths()
@@ -159,24 +162,50 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, paths: Paths) -> 
     for place in private:
         arguments += ["--tmpfs", str(place)]
     shown = [str(path) for path in _needed_paths(command, cwd, private, hides_homes)]
-    for name in dict.fromkeys((*shown, *paths.readable)):
+    for name in dict.fromkeys(shown):
         arguments += ["--ro-bind-try", name, name]
-    for name in sandbox.writable_paths:
-        arguments += ["--bind", name, name]
-    for name in paths.writable:
-        arguments += ["--bind-try", name, name]
+    writable = (*sandbox.writable_paths, *paths.writable, *paths.made)
+    named = [("--ro-bind-try", name) for name in paths.readable if name not in shown]
+    named += [("--bind", name) for name in sandbox.writable_paths]
+    named += [("--bind-try", name) for name in paths.writable]
+    places = [(option, _place(Path(name), private, writable)) for option, name in named]
+    places += [("--bind", name) for name in paths.made]
+    for option, place in places:
+        arguments += [option, place, place]
     own = dict.fromkeys((*map(Path, paths.own), *_own_files(os.environ)))
+    aliases = _aliases((*shown, *(place for _, place in places)))
     for path in dict.fromkeys((*map(Path, paths.hidden), *own)):
-        arguments += _hide(path)
+        arguments += _hide(path, aliases)
     arguments += _needed_below(own, sandbox, paths, cwd)
     # Without --chdir, the sandbox check would start in another directory.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
 
 
+def _place(path: Path, private: Iterable[Path], writable: Iterable[str]) -> str:
+    """Return where to show a configured path: bubblewrap can't mount on a link that it shows.
+
+    A link in a folder that the server may write is not followed: the server may have put it there.
+    """
+    link = next((part for part in (*reversed(path.parents), path) if part.is_symlink()), None)
+    real = _resolved(path)
+    if link is None or real is None:
+        return str(path)
+    if any(place in link.parents for place in (*private, *map(Path, writable))):
+        return str(path)
+    return str(real)
+
+
+def _aliases(shown: Iterable[str]) -> list[tuple[Path, Path]]:
+    """Return the real paths of those that are shown under other names, and these names."""
+    pairs = ((_resolved(Path(name)), Path(name)) for name in dict.fromkeys(shown))
+    return [(real, name) for real, name in pairs if real is not None and real != name]
+
+
 def _needed_below(own: Iterable[Path], sandbox: Sandbox, paths: Paths, cwd: str) -> Iterable[str]:
     """Yield bubblewrap's arguments that show the server's folders in Leaseway's own ones again."""
     kept = [("--ro-bind", Path(name)) for name in (*((cwd,) if cwd else ()), *paths.readable)]
-    kept += [("--bind", Path(name)) for name in (*sandbox.writable_paths, *paths.writable)]
+    writable = (*sandbox.writable_paths, *paths.writable, *paths.made)
+    kept += [("--bind", Path(name)) for name in writable]
     hidden = [path for path in map(_resolved, own) if path is not None and path.is_dir()]
     for option, path in kept:
         real = _resolved(path)
@@ -228,15 +257,18 @@ def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
                     yield path.absolute()
 
 
-def _hide(path: Path) -> Sequence[str]:
+def _hide(path: Path, aliases: Iterable[tuple[Path, Path]]) -> Iterable[str]:
+    """Return bubblewrap's arguments that hide a path, under each name that it is shown by."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = path.resolve()
-        if _holds_system(path) or path in _HOLD_PROGRAMS:
+        if _holds_system(path) or path in _HOLD_PROGRAMS or not path.exists():
             return ()  # a server could not start without it
-        if path.is_dir():
-            return ("--tmpfs", str(path))
-        if path.exists():
-            return ("--ro-bind", os.devnull, str(path))
+        names = [path]
+        names += [
+            name / path.relative_to(real) for real, name in aliases if _is_in(path, str(real))
+        ]
+        hiding = ("--tmpfs",) if path.is_dir() else ("--ro-bind", os.devnull)
+        return [word for name in names for word in (*hiding, str(name))]
     return ()
 
 
