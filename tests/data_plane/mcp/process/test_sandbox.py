@@ -384,3 +384,16 @@ def test_a_servers_own_folders_are_not_hidden_as_another_servers(
         "/srv/memory",
         str(tmp_path / "relative"),
     }
+
+
+def test_a_folder_that_two_servers_share_by_a_link_is_hidden_from_neither(
+    visible_folder: Path,
+) -> None:
+    real, link = str(visible_folder / "real"), str(visible_folder / "link")
+    Path(real).mkdir()
+    Path(link).symlink_to(real)
+    for own, other in ((real, link), (link, real)):
+        sandbox = Sandbox(enabled=True, writable_paths=(own,))
+        spec = server_spec(VariantKey("own"), "stdio", command="x", sandbox=sandbox)
+        around = Surroundings({}, (own, other))
+        assert other_servers_folders(spec, ("/usr/bin/x",), "/", around) == ()

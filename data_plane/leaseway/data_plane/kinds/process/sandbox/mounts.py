@@ -114,17 +114,20 @@ def other_servers_folders(
     program = Path(command[0])
     used = {*own, base, *map(str, (program, program.resolve()))}
     used |= {argument for argument in command[1:] if argument.startswith("/")}
+    own, used = _with_targets(own), _with_targets(map(os.path.normpath, used))
     hidden = []
     for folder in sorted(_absolute(surroundings.server_folders, environment)):
-        path = Path(folder)
-        needed = any(_is_in(Path(os.path.normpath(used_path)), folder) for used_path in used)
-        if (
-            not needed
-            and not any(_is_in(path, own_folder) for own_folder in own)
-            and _is_data(path)
-        ):
+        names = _with_targets((folder,))
+        needed = any(_is_in(Path(path), name) for path in used for name in names)
+        given = any(_is_in(Path(name), path) for path in own for name in names)
+        if not needed and not given and all(_is_data(Path(name)) for name in names):
             hidden.append(folder)
     return tuple(hidden)
+
+
+def _with_targets(paths: Iterable[str]) -> set[str]:
+    """Return paths, and where they lead through links."""
+    return {name for path in paths for name in (path, os.path.realpath(path))}
 
 
 def _absolute(named: Iterable[str], environment: Mapping[str, str]) -> set[str]:
@@ -170,12 +173,12 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, paths: Paths) -> 
     named += [("--bind-try", name) for name in paths.writable]
     places = [(option, _place(Path(name), private, writable)) for option, name in named]
     places += [("--bind", name) for name in paths.made]
-    for option, place in places:
-        arguments += [option, place, place]
+    for option, shown_at in places:
+        arguments += [option, shown_at, shown_at]
     own = dict.fromkeys((*map(Path, paths.own), *_own_files(os.environ)))
     aliases = _aliases((*shown, *(place for _, place in places)))
-    for path in dict.fromkeys((*map(Path, paths.hidden), *own)):
-        arguments += _hide(path, aliases)
+    for hidden in dict.fromkeys((*map(Path, paths.hidden), *own)):
+        arguments += _hide(hidden, aliases)
     arguments += _needed_below(own, sandbox, paths, cwd)
     # Without --chdir, the sandbox check would start in another directory.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
