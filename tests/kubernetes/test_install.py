@@ -29,6 +29,7 @@ _EVERY_POD = (
         for component in ("controlPlane", "workerDefaults", "front")
     ),
     '--set-json=networkPolicy.frontClients=[{"ipBlock":{"cidr":"10.1.0.0/16"}}]',
+    f'--set-json=workerDefaults.secretFiles=["token","tls.example.com-{"x" * 60}"]',
 )
 _TLS = (
     "--set=front.enabled=true",

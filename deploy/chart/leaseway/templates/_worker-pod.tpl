@@ -89,16 +89,17 @@ containers:
       {{- if $w.audit.sink }}
       - { name: audit, mountPath: /var/lib/leaseway }
       {{- end }}
-      {{- range $w.secretFiles }}
-      - { name: "secret-{{ . }}", mountPath: "/run/secrets/{{ . }}", readOnly: true }
+      {{- /* Names of Secrets may be longer than those of volumes, and have dots. */}}
+      {{- range $number, $secret := $w.secretFiles }}
+      - { name: "secret-{{ $number }}", mountPath: "/run/secrets/{{ $secret }}", readOnly: true }
       {{- end }}
 volumes:
   {{- if $w.audit.sink }}
   - name: audit
     {{- toYaml ($w.audit.volume | default (dict "emptyDir" dict)) | nindent 4 }}
   {{- end }}
-  {{- range $w.secretFiles }}
-  - name: secret-{{ . }}
-    secret: { secretName: {{ . }}, defaultMode: 288 }
+  {{- range $number, $secret := $w.secretFiles }}
+  - name: secret-{{ $number }}
+    secret: { secretName: {{ $secret }}, defaultMode: 288 }
   {{- end }}
 {{- end }}
