@@ -206,3 +206,15 @@ async def test_a_pod_whose_containers_have_ended_is_not_waited_for(
     async with transport_of(Api(status), tmp_path, monkeypatch) as transport:
         with pytest.raises(Fault, match=message):
             await transport.connect()
+
+
+async def test_pods_of_an_earlier_process_are_deleted_once_the_api_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api()
+    api.refusals = {"DELETE": [503]}
+    async with pods_of(api, tmp_path, monkeypatch) as pods:
+        await pods.owner("box")
+        await until(lambda: "DELETE secrets" in api.requests)
+
+    assert api.requests == ["DELETE pods", "DELETE pods", "DELETE secrets"]
