@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Container, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 from urllib.parse import quote
 
@@ -104,11 +104,11 @@ class HttpToolClient:
     ) -> None:
         self._outgoing = outgoing or Outgoing(keeps_cookies=False)
         self._server = server
-        self._http = http
-        self._headers = headers
-        self._anonymous = {
-            name: value for name, value in headers.items() if name not in credentials
-        }
+        self._near = nullcontext(http)  # to the API's own host
+        self._headers = _with_accept(headers)
+        self._anonymous = _with_accept(
+            {name: value for name, value in headers.items() if name not in credentials}
+        )
         self._query = "&".join(
             f"{quote(name, safe='')}={quote(value, safe='', errors='replace')}"
             for name, value in query.items()
@@ -137,7 +137,7 @@ class HttpToolClient:
         remaining = retries if request.method in IDEMPOTENT else 0
         anonymous = anonymous or foreign
         configured = self._anonymous if anonymous else self._headers
-        configured = {} if foreign else configured
+        configured = _ONLY_ACCEPT if foreign else configured
         while True:
             attempt = retries - remaining
             try:
@@ -149,8 +149,10 @@ class HttpToolClient:
                     raise self._broken(request, error, sending) from error
                 pause = _backoff(attempt)
             else:
+                if not remaining or response.status not in _OVERLOADED:
+                    return response
                 delay = _pause(response, attempt)
-                if not remaining or response.status not in _OVERLOADED or delay is None:
+                if delay is None:
                     return response
                 pause = delay
             remaining -= 1
@@ -158,7 +160,7 @@ class HttpToolClient:
 
     async def _send_authorized(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
-        configured: Mapping[str, str], anonymous: bool,
+        configured: CIMultiDict[str], anonymous: bool,
     ) -> HttpResponse:  # fmt: skip
         """Send a request with the token in use; again if a new one may help.
 
@@ -183,12 +185,11 @@ class HttpToolClient:
 
     async def _send_once(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
-        configured: Mapping[str, str], anonymous: bool, credential: Credential | None,
+        configured: CIMultiDict[str], anonymous: bool, credential: Credential | None,
     ) -> HttpResponse:  # fmt: skip
         url = URL(request.url, encoded=True)
         start = url
-        headers = CIMultiDict(configured)
-        headers.setdefault("Accept", "application/json, */*;q=0.5")
+        headers = configured.copy()
         configured_cookies = headers.get("Cookie")
         headers.update(request.headers)
         if configured_cookies and "Cookie" in request.headers:
@@ -204,14 +205,16 @@ class HttpToolClient:
             body = _TrackedBody(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             route = self._route(url)
-            told = CIMultiDict(headers)
+            told = headers.copy() if cookies is not None or credential is not None else headers
             if cookies is not None and is_own:
                 cookies.add_to(told, url)
             if credential is not None and is_own:
                 told.update(credential.headers(request.method, sent))
-            async with self._connections(start, url, route) as http, http.request(
+            is_near = url.host == start.host
+            connections = self._near if is_near else self._guarded(start, url, route)
+            async with connections as http, http.request(
                 request.method, sent, data=body, headers=told, allow_redirects=False,
-                skip_auto_headers=_NOT_IMPLIED,
+                skip_auto_headers=None if "Content-Type" in told else _NOT_IMPLIED,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
             ) as response:  # fmt: skip
                 if credential is not None and is_own:
@@ -245,17 +248,14 @@ class HttpToolClient:
         return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
     @asynccontextmanager
-    async def _connections(
+    async def _guarded(
         self, start: URL, url: URL, route: Route
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yield what connects to a URL: for other hosts than the API's, to no inner address.
+        """Yield what connects to a URL at another host than the API's: to no inner address.
 
         Raises:
             Fault: SERVER_ERROR: it leads further inside than the API.
         """
-        if url.host == start.host:
-            yield self._http
-            return
         guard = Guard([start])
         try:
             await guard.admit(url, proxied=route.proxy is not None)
@@ -336,6 +336,16 @@ class HttpToolClient:
         origin = (sending.url or URL(request.url, encoded=True)).origin()
         text = f"The server {self._server} {failure} at {origin}: {cause}."
         return Fault(Reason.SERVER_LOST, text, started, {"server": self._server})
+
+
+def _with_accept(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return configured headers with one that says what is read, if they do not."""
+    told = CIMultiDict(headers)
+    told.setdefault("Accept", "application/json, */*;q=0.5")
+    return told
+
+
+_ONLY_ACCEPT: Final = _with_accept({})
 
 
 class _TrackedBody(Payload):
