@@ -53,6 +53,33 @@ async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> 
         assert json.loads(responses.readline())["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_result_at_which_official_clients_end_the_connection_is_an_error(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "_MAX_OUTPUT", 1_000)
+    source, target = os.pipe()
+    methods: Any = FakeMethods()
+
+    async def handle(_: Request) -> bytes:
+        envelope = len(b'{"jsonrpc":"2.0","id":1,"result":""}')
+        return b'"%b"' % (b"x" * (1_000 - envelope + more))
+
+    methods.handle = handle
+    handshake: Any = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", handshake)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        for line in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', None):
+            await asyncio.to_thread(handshake.on_line, line)
+    os.close(target)
+    with os.fdopen(source) as responses:
+        answer = json.loads(responses.readline())
+    assert ("result" in answer) == (more == 0)
+    assert ("RESULT_TOO_LARGE" in json.dumps(answer)) == (more == 1)
+
+
 async def test_a_connection_whose_requests_are_all_taken_still_reads_what_ends_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -54,7 +54,7 @@ from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.front.sessions.own_lists import changed_notification
 from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_REQUEST
@@ -66,6 +66,9 @@ _MAX_WAITING: Final = 256
 the client's next message, a cancellation or an answer."""
 _MAX_QUEUED: Final = 16 * MIB
 """Bytes queued for a slow client; beyond it progress and log messages are dropped."""
+_MAX_OUTPUT: Final = 10 * MIB - 128 * KIB
+"""Bytes of a message. Official clients for JavaScript (from 1.30) end the connection once they have
+10 MiB that are unread, of which a part may be the next message's."""
 _MAX_HANDLES: Final = 256
 _SHUTDOWN_TIMEOUT: Final = 1.0
 """Seconds that in-flight requests and queued output get after the client disconnected."""
@@ -84,6 +87,10 @@ _TOO_MANY: Final = JsonRpcError(
     f"{_MAX_REQUESTS} requests of this connection are in flight, and {_MAX_WAITING} wait for them. "
     "Send this one again when some have ended.",
     {"reason": str(Reason.OVERLOADED), "started": "no", "retryAfter": 1.0},
+)
+_TOO_LARGE: Final = (
+    "The result has {} bytes, and official clients end a connection over stdio at 10 MiB. Ask for"
+    " less at a time, start the front with --media links, or connect over HTTP."
 )
 _DRAINING: Final = JsonRpcError(INTERNAL_ERROR, DRAINING)
 
@@ -290,6 +297,10 @@ class StdioFront:
             response = error_message(request_id, failure)
         finally:
             live.end_request(request_id, running)
+        if len(response) > _MAX_OUTPUT:
+            said = {"reason": str(Reason.RESULT_TOO_LARGE), "started": "yes"}
+            too_large = JsonRpcError(UNAVAILABLE, _TOO_LARGE.format(len(response)), said)
+            response = error_message(request_id, too_large)
         write(response)
 
     def _request(self, message: RequestMessage, live: LiveSession, listener: Listener) -> Request:
@@ -340,8 +351,8 @@ class _StdoutWriter:
         self._queue.put(message + b"\n")
 
     def offer(self, message: bytes) -> bool:
-        """Queue a message, or drop it and return False if the queue is full."""
-        if self._size > _MAX_QUEUED:
+        """Queue a message, or drop it and return False if it is too large or the queue is full."""
+        if self._size > _MAX_QUEUED or len(message) > _MAX_OUTPUT:
             self._dropped += 1
             return False
         self.write(message)

@@ -85,6 +85,10 @@ def test_messages_of_prompts_likewise(content: Any) -> None:
          [{"type": "resource_link", "uri": "a:b", "name": "a:b"}]),
         ([{"type": "resource", "resource": {"uri": "a:b", "text": None, "blob": "eA=="}}],
          [{"type": "resource", "resource": {"uri": "a:b", "blob": "eA=="}}]),
+        ([{"type": "resource", "resource": {"uri": "/a b.json", "text": "x"}}],
+         [{"type": "resource", "resource": {"uri": "resource:/a%20b.json", "text": "x"}}]),
+        ([{"type": "resource", "resource": {"uri": None, "text": "x"}}],
+         [{"type": "resource", "resource": {"uri": "resource:", "text": "x"}}]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_changed_and_nothing_else(given: Any, content: Any) -> None:

@@ -8,8 +8,10 @@ keep their bytes, and what is no content becomes a text, so that nothing is lost
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +19,9 @@ from leaseway.data_plane.core.definitions import members as read
 from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
 from leaseway.wire.messages.artifact_refs import type_of_bytes
 
+HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
+"""How a URI begins. Official clients in Python reject a whole result for contents of another."""
+_has_scheme: Final = re.compile(HAS_SCHEME).match
 _MAX_ITEMS: Final = 1_000
 """Items of a list that are corrected; a longer list stays as it is."""
 _ANY_BYTES: Final = "application/octet-stream"
@@ -236,7 +241,7 @@ def _read_embedded(members: _RawMembers, changes: Changes) -> bool:
     if not _starts(resource, b"{"):
         return False
     members["resource"] = _contents(resource, changes)
-    return _is_text(_object(resource), "uri")
+    return True
 
 
 def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
@@ -246,6 +251,10 @@ def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     members = _object(item)
     before = dict(members)
     _correct_optional(members, _RESOURCE, changes, "contents.")
+    uri = _value(members["uri"]) if _is_text(members, "uri") else ""
+    if not _has_scheme(uri):
+        changes.add("the URI of contents has no scheme")
+        members["uri"] = _raw(f"resource:{quote(uri)}")
     for name in ("text", "blob"):
         if name in members and not _is_text(members, name):
             changes.dropped(f"contents.{name}", _sample(members.pop(name)))

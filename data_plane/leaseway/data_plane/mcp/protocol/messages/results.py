@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from leaseway.data_plane.core.definitions.results import corrected
+from leaseway.data_plane.core.definitions.results import HAS_SCHEME, corrected
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 
 _QUOTE: Final = b'"'
@@ -67,7 +67,7 @@ class _Link(_Item, frozen=True, kw_only=True, tag="resource_link"):
 
 
 class _Contents(msgspec.Struct, Generic[TextT], gc=False, frozen=True):
-    uri: str
+    uri: Annotated[str, Meta(pattern=HAS_SCHEME)]
     text: TextT | UnsetType = UNSET
     blob: TextT | UnsetType = UNSET
     mimeType: str | UnsetType = UNSET  # noqa: N815 - MCP's name
