@@ -149,8 +149,16 @@ class Calls:
         answer(key, text("fine"))
 
 
+lists = []
+
+
 def on_list(key):
-    if mode == "list_error" or worn:
+    lists.append(key)
+    if mode == "late_list" and len(lists) < 3:
+        answer(key, {"tools": []})
+    elif mode == "late_error" and len(lists) < 3:
+        send({"id": key, "error": {"code": -32603, "message": "still connecting"}})
+    elif mode == "list_error" or worn:
         send({"id": key, "error": {"code": -32000, "message": "the catalogue burnt"}})
     elif mode == "list_malformed":
         answer(key, {"tools": {"call": "no list"}})

@@ -135,6 +135,12 @@ def test_the_versions_between_are_offered_to_a_server_that_names_none() -> None:
     assert refused[1:] == ["2024-11-05", "2025-03-26", "2025-06-18"]
 
 
+@pytest.mark.parametrize("mode", ["late_list", "late_error"])
+async def test_a_server_that_has_no_tools_at_first_is_asked_again(bench: Bench, mode: str) -> None:
+    instance = await bench.start(bench.stdio("faulty", mode))
+    assert [*instance.tools] == ["call"]
+
+
 async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "php"))
     assert instance.tools

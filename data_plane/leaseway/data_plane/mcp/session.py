@@ -71,6 +71,11 @@ _OPENING: Final = 1.0
 """Seconds that the first list waits for the stream of changes. If that takes longer, it opens while
 or after the list is read, and the list is read again."""
 
+_FIRST_PAUSES: Final = (0.1, 0.3, 0.6, 1.0)
+"""Seconds until a server that declares tools, but lists none at its start, is asked again."""
+_NEXT_PAUSES: Final = _FIRST_PAUSES[:2]
+"""The same if another instance has started before: many servers declare tools and have none."""
+
 
 class McpSession:
     """An MCP session with one server; created unopened by `McpSession.connect`.
@@ -160,7 +165,7 @@ class McpSession:
             try:
                 async with asyncio.timeout_at(deadline):
                     await changes.opened(_OPENING)
-                    tools = await self.list_tools(keeps_part=True)
+                    tools = await self._first_tools(deadline, is_known=bool(known_version))
                 self._subscriptions = InstanceSubscriptions(
                     self._spec.key.server_id, client, peer, self._spec.call_timeout
                 )
@@ -225,6 +230,27 @@ class McpSession:
                 " other names, without end. Remove it from the configuration."
             )
             raise not_started(self._spec.key.server_id, "START_FAILED", text)
+
+    async def _first_tools(self, deadline: float, *, is_known: bool) -> Mapping[str, bytes]:
+        """List the tools of a server that has just started.
+
+        Some servers connect to what has their tools only then: they list none until that is done,
+        or answer with an error, and do not tell when it is. So they are asked again for a moment.
+        """
+        loop = asyncio.get_running_loop()
+        for pause in _NEXT_PAUSES if is_known else _FIRST_PAUSES:
+            try:
+                tools = await self.list_tools(keeps_part=True)
+            except (ConnectionLost, InvalidResponse):
+                raise
+            except MCPError:
+                if loop.time() + pause >= deadline:
+                    raise
+            else:
+                if tools or not self._has_tools or loop.time() + pause >= deadline:
+                    return tools
+            await asyncio.sleep(pause)
+        return await self.list_tools(keeps_part=True)
 
     async def list_tools(self, *, keeps_part: bool = False) -> Mapping[str, bytes]:
         """List the tools and let the connection call them.
