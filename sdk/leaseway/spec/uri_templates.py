@@ -48,9 +48,9 @@ class _Template:
 class ComparedUri:
     """A URI that is compared with templates, and its remaining budget."""
 
-    def __init__(self, uri: str, budget: int = MAX_EFFORT) -> None:
+    def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._budget = budget
+        self._budget = MAX_EFFORT
         self._words = len(uri) // 64 + 1
         self._end = 1 << len(uri)
 

@@ -23,7 +23,6 @@ from leaseway.data_plane.oauth.metadata import AuthorizationServer, habits_of, h
 from leaseway.data_plane.oauth.obtaining import (
     RENEWED_EARLY,
     Attempt,
-    ObtainToken,
     Wanted,
     obtain,
     renewal_lead,
@@ -79,18 +78,15 @@ class SealedTokens:
 
     Args:
         store: The store, or None if the worker has no vault.
-        obtain_new: Requests a token of a service itself.
         now: Seconds since 1970.
     """
 
     def __init__(
         self,
         store: LoginStore | None,
-        obtain_new: ObtainToken = obtain,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._obtain_new = obtain_new
         self._now = now
         self._discoveries = Discoveries()
         self._is_stopping = False
@@ -131,19 +127,19 @@ class SealedTokens:
         """Return a token of the service, shared with other workers if the vault has a key."""
         store = self._sealing()
         if store is None:
-            return self._obtain_new(wanted, attempt)
+            return obtain(wanted, attempt)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(store.exclusive(wanted.login, LOGIN_LOCK))
                 known = store.read(wanted.login)
             except VaultError as error:
                 _logger.warning("Tokens are not shared between workers: %s", error)
-                return self._obtain_new(wanted, attempt)
+                return obtain(wanted, attempt)
             if known is not None and self._is_usable(known, wanted, attempt):
                 asked = set(known.metadata.get(SCOPES, ()))
                 if asked >= {*wanted.auth.scopes, *attempt.scopes}:
                     return self._answer(known)
-            answer = self._obtain_new(wanted, attempt)
+            answer = obtain(wanted, attempt)
             login = self._login_of(Login(wanted.login), replace(answer, refresh_token=""))
             scopes = [*wanted.auth.scopes, *attempt.scopes]
             metadata = {**login.metadata, SCOPES: scopes}

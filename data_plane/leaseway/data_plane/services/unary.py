@@ -18,7 +18,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from leaseway.data_plane.background import FairThreads
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.artifacts.media import InvalidMedia, media_from_text
+from leaseway.data_plane.core.artifacts.media import InvalidMedia, image_from_text
 from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.v1 import execution_pb2
@@ -163,7 +163,7 @@ def _media(item: dict[str, Any]) -> execution_pb2.Media | None:
     data = item.get("data")
     if not isinstance(data, str):
         return None
-    media = media_from_text("image", mime_type, data)
+    media = image_from_text(mime_type, data)
     try:
         content = b"".join(media.parts())
     except InvalidMedia:

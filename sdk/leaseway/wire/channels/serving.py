@@ -78,18 +78,13 @@ CHANNEL_OPTIONS: Final[Options] = (
 """The options of every Leaseway channel."""
 
 
-def make_server(
-    *,
-    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-    options: Options = (),
-) -> grpc.aio.Server:
+def make_server(*, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
     """Return a server that is not started yet.
 
     Args:
         interceptors: Interceptors of every RPC; the first authenticates the caller.
-        options: Further channel arguments, which override `SERVER_OPTIONS`.
     """
-    return grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *options))
+    return grpc.aio.server(interceptors=tuple(interceptors), options=SERVER_OPTIONS)
 
 
 async def rpcs_ended() -> None:

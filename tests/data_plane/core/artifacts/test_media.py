@@ -15,8 +15,8 @@ from leaseway.data_plane.core.artifacts.media import (
     EncodedMedia,
     InvalidMedia,
     StoredMedia,
+    image_from_text,
     may_hold_media,
-    media_from_text,
     replace_media,
 )
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
@@ -170,7 +170,7 @@ def test_escapes_in_base64_are_read() -> None:
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) // 4 * 3, (1 << 20) + 1, 5_000_000])
 def test_media_of_any_size_are_decoded_in_parts(size: int) -> None:
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    parts = list(media_from_text("image", "image/png", encoded(content)).parts())
+    parts = list(image_from_text("image/png", encoded(content)).parts())
     assert b"".join(parts) == content
     assert all(len(part) <= 768 * 1024 for part in parts)
 
@@ -178,7 +178,7 @@ def test_media_of_any_size_are_decoded_in_parts(size: int) -> None:
 def test_padding_at_the_seam_of_two_parts_is_refused() -> None:
     text = "A" * ((1 << 20) - 1) + "=" + "AAAA"
     with pytest.raises(InvalidMedia):
-        list(media_from_text("image", "", text).parts())
+        list(image_from_text("", text).parts())
 
 
 def test_values_keep_the_bytes_that_the_server_sent() -> None:

@@ -123,17 +123,17 @@ def load_tree(text: str, file: str = "") -> Tree | None:
         return _Builder(text, file).build()
 
 
-def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
+def load_plain(text: str) -> Any:
     """Return a YAML text's value without positions, for documents that are not configurations.
 
-    At most `limit` values are allowed; each alias counts as one.
+    At most `4 * MAX_NODES` values are allowed; each alias counts as one.
 
     Raises:
         BadYaml: As `load_tree` does; also for a scalar that does not match its tag.
     """
     _check_characters(text)
     with _reporting_bad_yaml(text):
-        _check_limits(text, limit)
+        _check_limits(text, 4 * MAX_NODES)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
 
 

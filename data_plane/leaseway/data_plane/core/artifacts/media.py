@@ -199,9 +199,9 @@ def _parse_media(members: _Members) -> EncodedMedia | None:
     )
 
 
-def media_from_text(kind: MediaKind, mime_type: str, text: str) -> EncodedMedia:
-    """Return an item's media from its parsed members."""
-    return _build_media(kind, mime_type, text.encode().translate(None, _WHITE_SPACE))
+def image_from_text(mime_type: str, text: str) -> EncodedMedia:
+    """Return an image from the parsed members of its item."""
+    return _build_media("image", mime_type, text.encode().translate(None, _WHITE_SPACE))
 
 
 def _build_media(kind: MediaKind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:

@@ -150,21 +150,21 @@ def _instructions(own: _Architecture) -> Iterable[_Instruction]:
     yield _allow()
     yield (_EQUAL, 0, 3 + len(_TERMINAL_INPUT), own.ioctl)
     yield (_LOAD, 0, 0, _SECOND)
-    yield from _jumps(_TERMINAL_INPUT, behind=1)
+    yield from _jumps(_TERMINAL_INPUT)
     yield _allow()
     yield _error(_EPERM)
     yield (_EQUAL, 0, 3 + len(_FAMILIES), own.socket)
     yield (_LOAD, 0, 0, _FIRST)
-    yield from _jumps(_FAMILIES, behind=1)
+    yield from _jumps(_FAMILIES)
     yield _error(_EAFNOSUPPORT)
     yield _allow()
     yield _allow()
 
 
-def _jumps(values: tuple[int, ...], behind: int) -> Iterable[_Instruction]:
-    """Yield tests that jump over `behind` instructions after the last test if a value matches."""
+def _jumps(values: tuple[int, ...]) -> Iterable[_Instruction]:
+    """Yield tests that jump over the instruction after the last test if a value matches."""
     for index, value in enumerate(values):
-        yield (_EQUAL, len(values) - 1 - index + behind, 0, value)
+        yield (_EQUAL, len(values) - index, 0, value)
 
 
 def _error(number: int) -> _Instruction:
