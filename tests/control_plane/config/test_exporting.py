@@ -1,12 +1,14 @@
 """A file of another client, written as a native one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from leaseway.control_plane.config.exporting import native_text
+from leaseway.control_plane.config.exporting import kubernetes_text, native_text
 from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.schema.issues import ParsedConfig
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 FILES = sorted(
@@ -53,3 +55,18 @@ def test_defaults_are_kept() -> None:
 def test_a_broken_file_gives_nothing() -> None:
     written, parsed = native_text("{", "mcp.json")
     assert (written, parsed.broken) == ("", True)
+
+
+@pytest.mark.parametrize("convert", [native_text, kubernetes_text])
+def test_grants_that_are_not_converted_are_an_error_and_a_comment(
+    convert: Callable[[str, str], tuple[str, ParsedConfig]],
+) -> None:
+    text = (
+        "version: 1\n"
+        "servers: { a: { transport: stdio, command: x } }\n"
+        "tenants: { acme: { servers: [a] } }\n"
+    )
+    written, parsed = convert(text, "mcp.yaml")
+    (issue,) = parsed.issues
+    assert (issue.line, issue.severity, issue.reason) == (3, "error", "KEY_NOT_TAKEN_OVER")
+    assert f"# error, line 3: {issue.message}\n" in written

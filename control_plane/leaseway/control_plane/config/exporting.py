@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
-from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.control_plane.config.tree.yaml_tree import plain_value
+from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.tree.yaml_tree import START, plain_value
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.model import Transform
 
@@ -74,6 +75,22 @@ def _parse(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | N
     document = read_document(text, path, bare=bare)
     if parsed.broken or document is None:
         return parsed, None, []
+    if document.tenants is not None:
+        at = parsed.places.get("tenants", START)
+        message = (
+            "'tenants' is not converted: without it, every tenant may use every server. Write it,"
+            " or MCPTenant resources, by hand."
+        )
+        issue = ConfigIssue(
+            file=path,
+            line=at.line,
+            column=at.column,
+            key="tenants",
+            severity="error",
+            reason=IssueReason.KEY_NOT_TAKEN_OVER,
+            message=message,
+        )
+        parsed = replace(parsed, issues=(*parsed.issues, issue))
     head = f"# Taken over from {ascii(path)[1:-1]} ({document.form})."
     return parsed, document, [head, *_comments(parsed, None)]
 

@@ -197,6 +197,17 @@ def test_a_domain_narrows_the_tools_and_merges_the_config_by_name(tmp_path: Path
     assert json.loads(part(made).config) == {"a": 1, "b": 3}
 
 
+def test_a_blacklist_of_a_domain_turns_off_tools_that_are_on_below(tmp_path: Path) -> None:
+    parsed = layered(tmp_path, "kit: {tools: {blacklist: [read_*, write_file]}}")
+    assert parsed.issues == ()
+    kit = parsed.servers[VariantKey("kit", "acme")]
+    assert part(kit).builtin == Builtin(("list_files",), ("docs",))
+    assert kit.tools.passes("list_files")
+    assert not kit.tools.passes("write_file")
+    nothing = layered(tmp_path, "kit: {tools: {blacklist: ['*']}}")
+    assert nothing.refused == {VariantKey("kit", "acme")}
+
+
 def layered(folder: Path, entry: str) -> ParsedConfig:
     (folder / "system.yaml").write_text(SYSTEM)
     (folder / "acme.yaml").write_text(f"version: 1\nservers:\n  {entry}\n")

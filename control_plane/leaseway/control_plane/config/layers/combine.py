@@ -46,6 +46,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     Position,
     Table,
     TableEntry,
+    plain_value,
 )
 from leaseway.spec.kinds.table import hidden_spec, part_type
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -316,6 +317,8 @@ class _Combination:
         is_class = _accepts(declared.entry, "config")
         if is_class and entry.member(CONFIG_OF_CLASS) is not None:
             entry = _without(entry, {"env"})  # the same parameters, for servers of other kinds
+        if part_type(str(_transport(declared.entry)), ()).enables_tools and common in self.specs:
+            entry = _with_remaining_tools(entry, self.specs[common].part.enabled_tools)
         narrowing = _narrowing_filters(declared, sessions, opened)
         over = merged(declared.entry, _without(entry, narrowing))
         log = self.log.fresh()
@@ -445,6 +448,34 @@ def _narrowing_filters(
         for name in _names(entry)
     }
     return [name for name in FILTERS if name not in opened and name not in in_sessions]
+
+
+def _with_remaining_tools(entry: TableEntry, below: Sequence[str]) -> TableEntry:
+    """Return a domain's entry of a server whose `tools` enable tools, with those that it leaves on.
+
+    A blacklist alone names what it turns off, of the tools that are on below.
+    """
+    blacklist = next(
+        (
+            member.value.entries[0].value
+            for member in entry.members
+            if member.name == "tools"
+            and isinstance(member.value, Table)
+            and [one.name for one in member.value.entries] == ["blacklist"]
+        ),
+        None,
+    )
+    if not isinstance(blacklist, Items):
+        return entry
+    off = NameFilter(blacklist=tuple(str(plain_value(item)) for item in blacklist.items))
+    on = Items(
+        blacklist.at, tuple(Leaf(blacklist.at, name, name) for name in below if off.passes(name))
+    )
+    if not on.items:
+        return entry
+    return entry.with_members(
+        replace(member, value=on) if member.name == "tools" else member for member in entry.members
+    )
 
 
 def _closed_keys(
