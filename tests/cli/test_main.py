@@ -34,6 +34,34 @@ def test_sigusr1_during_the_imports_does_not_end_the_process() -> None:
     assert done.returncode == 0
 
 
+LEFT = """
+import atexit, sys, types
+
+class Late:
+    def __del__(self):
+        print('taken apart', flush=True)
+
+if 'stored' in sys.argv:
+    sys.modules['obstore'] = types.ModuleType('obstore')
+keep = types.ModuleType('keep')
+keep.late = Late()
+sys.modules['keep'] = keep
+atexit.register(print, 'left')
+sys.argv = ['leaseway', '--version']
+from leaseway.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("word", "ends"), [("", ["left", "taken apart"]), ("stored", ["left"])])
+def test_a_process_with_an_object_store_does_not_take_its_interpreter_apart(
+    word: str, ends: list[str]
+) -> None:
+    command = [sys.executable, "-c", LEFT, word]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=True)
+    assert done.stdout.splitlines()[1:] == ends, done.stderr
+
+
 @pytest.mark.parametrize("chosen", [None, "event_engine_client"])
 def test_grpc_runs_without_its_event_engine_unless_the_environment_chooses(
     chosen: str | None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -21,7 +23,25 @@ def main() -> None:
             f"leaseway: This command needs the package '{error.name}'. "
             f"Install it with: pip install 'leaseway[cli]' (or leaseway[all] for the planes too)."
         )
-    cli.main(prog_name="leaseway")
+    try:
+        cli.main(prog_name="leaseway")
+    except SystemExit as end:
+        if "obstore" in sys.modules and isinstance(end.code, int):
+            _leave(end.code)
+        raise
+
+
+def _leave(status: int) -> None:
+    """Exit without taking the interpreter apart.
+
+    Its threads that still run then abort the process before Python 3.14, if they are not Python's
+    own but use it: those of the audit's object stores do, for a moment after each request.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _have_home() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.s3_server import S3Server, s3_server
 
@@ -45,4 +47,24 @@ async def test_a_server_that_cannot_be_reached_is_an_error_without_secrets(
     monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
     with pytest.raises(SinkError) as caught:
         await open_sink("s3://audit/fleet").put("w1/1", b"x")
-    assert str(caught.value) == "The audit's sink s3://audit/fleet cannot be written (Generic)."
+    assert str(caught.value) == (
+        "The audit's sink s3://audit/fleet cannot be written (Generic). Check the address, the"
+        " region and the credentials in LEASEWAY_AUDIT_AWS_*."
+    )
+
+
+async def test_a_refusal_is_an_error_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 3\r\n\r\nwhy")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_REGION", "us-east-1")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
+        with pytest.raises(SinkError, match=r"cannot be listed \(HTTP 403\)\. Check"):
+            assert [stored async for stored in open_sink("s3://audit/fleet").objects()] == []

@@ -8,6 +8,7 @@ require.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = timedelta(seconds=20)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+"""What the library says of an answer: its type of error does not tell it for lists."""
 
 
 class S3Sink:
@@ -96,8 +99,12 @@ class S3Sink:
 
     def _failed(self, what: str, error: Exception) -> SinkError:
         """Return an error with the kind of failure; what the server sent is not repeated."""
-        kind = type(error).__name__.removesuffix("Error")
-        return SinkError(f"The audit's sink {self._address} cannot {what} ({kind}).")
+        status = _STATUS.search(str(error))
+        kind = f"HTTP {status[1]}" if status else type(error).__name__.removesuffix("Error")
+        return SinkError(
+            f"The audit's sink {self._address} cannot {what} ({kind}). Check the address, the"
+            " region and the credentials in LEASEWAY_AUDIT_AWS_*."
+        )
 
 
 def _aws_settings(settings: Mapping[str, str]) -> dict[str, str]:
