@@ -119,7 +119,10 @@ def _missing(path: Path) -> str:
     near, rest = _misspelt(path), str(path).partition("=")[2]
     hint = f" Did you mean '{near}={rest}'?" if near else ""
     if path == DEFAULT_CONFIG:
-        hint = " Write one (see the README's quick start), or name another."
+        context = click.get_current_context(silent=True)
+        options = [] if context is None else [param.opts for param in context.command.params]
+        with_option = " with --config" if ["--config"] in options else ""
+        hint = f" Write one (see the README's quick start), or name another{with_option}."
     return f"There is no file {path}.{hint}"
 
 

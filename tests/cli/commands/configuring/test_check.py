@@ -59,6 +59,8 @@ def test_a_missing_default_file_points_to_the_quick_start(
     done = run("check")
     assert done.exit_code == 2
     assert "There is no file .minds/mcp.yaml. Write one (see" in done.stderr
+    assert done.stderr.endswith("or name another.\n")
+    assert run("config").stderr.endswith("or name another with --config.\n")
 
 
 def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
