@@ -36,6 +36,12 @@ class Sdk:
         self.key, self.idle = key, idle
         return self
 
+    @property
+    def _client(self) -> Sdk:
+        return self
+
+    _open_runtime = None
+
     def leases(self) -> list[Any]:
         return []
 
