@@ -129,7 +129,7 @@ def test_artifact_members_of_a_server_are_ignored() -> None:
     "data",
     [
         "%%%",
-        "AAA",
+        "AAAAA",
         "AAA=AAAA",
         "=" * 4,
         "data:image/png;base64,no!",
@@ -173,6 +173,14 @@ def test_media_of_any_size_are_decoded_in_parts(size: int) -> None:
     parts = list(image_from_text("image/png", encoded(content)).parts())
     assert b"".join(parts) == content
     assert all(len(part) <= 768 * 1024 for part in parts)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 200, 800_000])
+def test_base64_for_urls_and_without_padding_is_decoded_too(size: int) -> None:
+    content = bytes(range(255, -1, -1)) * (size // 256) + b"\xfb\xff\xfe\xff"[: size % 256]
+    text = base64.urlsafe_b64encode(content).decode().rstrip("=")
+    _, shelf = replaced({"content": [image(data=text), image(data=encoded(content).rstrip("="))]})
+    assert [stored for _, _, stored in shelf.media] == [content, content]
 
 
 def test_padding_at_the_seam_of_two_parts_is_refused() -> None:
