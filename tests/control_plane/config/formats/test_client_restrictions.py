@@ -98,6 +98,8 @@ def test_filters_of_tools_are_taken_over_exactly(keys: dict[str, object], names:
         {"readOnly": "yes"},
         {"metadata": {"vendor": [{"allowedHosts": ["a"]}]}},
         {"scope": "project-x"},
+        {"access_groups": ["dev"]},
+        {"mcp_info": {"mcp_access_groups": ["dev"]}},
         {"tool_configuration": {"deniedCallers": ["x"]}},
     ],
 )

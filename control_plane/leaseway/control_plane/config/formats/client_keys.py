@@ -138,6 +138,7 @@ _WORDS: Final = (
     *("forbid", "whitelist", "blacklist", "only", "hide", "hidden", "limit", "quota", "policy"),
     *("policies", "rule", "guard", "acl", "role", "grant", "consent", "isolat", "secur", "trust"),
     *("expose", "visib", "protect", "reject", "prohibit", "safe", "danger", "risk", "privilege"),
+    *("accessgroup", "accesscontrol", "accesslevel", "accesslist", "teams"),
 )
 
 
