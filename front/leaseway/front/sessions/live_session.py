@@ -95,14 +95,23 @@ class ResourceSubscription:
         self._on_updated = on_updated
         self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"front subscribes {resource.uri[:80]}")
+        self._task.add_done_callback(self._on_end)  # also of a task that never begins
 
     @property
     def has_ended(self) -> bool:
         return self._task.done()
 
     async def confirmed(self) -> None:
-        """Wait until the server has confirmed; raises `LeasewayError` if it did not."""
-        await asyncio.shield(self._confirmed)
+        """Wait until the server has confirmed.
+
+        Raises:
+            LeasewayError: It did not.
+            JsonRpcError: The subscription was stopped before that.
+        """
+        await asyncio.wait([self._confirmed])
+        if self._confirmed.cancelled():  # which must not look as if the waiting request were
+            raise _unsubscribed()
+        self._confirmed.result()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -126,8 +135,9 @@ class ResourceSubscription:
                 self._confirmed.set_exception(error)
                 with contextlib.suppress(LeasewayError):
                     self._confirmed.exception()  # mark as retrieved, in case nothing waits
-        finally:
-            self._confirmed.cancel()
+
+    def _on_end(self, _task: asyncio.Task[None]) -> None:
+        self._confirmed.cancel()
 
 
 class Taskless(Protocol):
@@ -411,7 +421,7 @@ class LiveSession:
 
         Raises:
             LeasewayError: Its server refused.
-            JsonRpcError: The session has too many subscriptions.
+            JsonRpcError: The session has too many subscriptions, or it has unsubscribed meanwhile.
         """
         subscription = self._subscriptions.get(uri)
         if subscription is None or subscription.has_ended:
@@ -426,7 +436,8 @@ class LiveSession:
         try:
             await subscription.confirmed()
         except BaseException:
-            await self.unsubscribe(uri)
+            if self._subscriptions.get(uri) is subscription:  # not a newer one
+                await self.unsubscribe(uri)
             raise
 
     def _on_updated(self, uri: str) -> None:
@@ -563,6 +574,11 @@ class LiveSession:
                 await self.sdk.release(server)
             except LeasewayError as error:
                 _log.warning("A lease of an ended MCP session expires by itself: %s", error)
+
+
+def _unsubscribed() -> JsonRpcError:
+    text = "The subscription was ended before its server had confirmed it. Subscribe again."
+    return JsonRpcError(INVALID_PARAMS, text)
 
 
 def _rank(level: str) -> int:
