@@ -162,6 +162,15 @@ def test_what_is_known_is_not_asked_for() -> None:
     assert requests.assign(0.0) == []
 
 
+def test_a_worker_that_left_before_it_answered_is_asked_again() -> None:
+    holds = held(A)
+    requests, _ = joined({"w1": holds})
+    requests.leave("w1")
+    assert not requests.is_waiting
+    assert requests.join("w1", holds, unknown, 1.0)
+    assert requests.assign(1.0) == [("w1", (A,))]
+
+
 class _Held(dict[VariantKey, Hashes]):
     """Hashes that a test can see go."""
 

@@ -115,6 +115,7 @@ class ContentRequests:
         holder = self._holders.pop(worker_id, None)
         if holder is None:
             return
+        missing = len(self._missing)
         self._idle.pop(worker_id, None)
         owed = holder.asked if self._owing.pop(worker_id, 0) is None else ()
         queued = [content for content in self._queue if holder.has(content)]
@@ -124,6 +125,8 @@ class ContentRequests:
         for content in [content for content in self._stuck if holder.has(content)]:
             if not any(other.has(content) for other in self._holders.values()):
                 self._forget(content)
+        if len(self._missing) < missing:
+            self.reexamine()  # the worker may join again with what nobody else has
 
     def receive(self, worker_id: str, contents: Iterable[Content], now: float) -> None:
         """Record the content of a worker's answer; another is asked for what it lacks."""
