@@ -198,7 +198,7 @@ def test_a_domain_narrows_the_tools_and_merges_the_config_by_name(tmp_path: Path
 
 
 def test_a_blacklist_of_a_domain_turns_off_tools_that_are_on_below(tmp_path: Path) -> None:
-    parsed = layered(tmp_path, "kit: {tools: {blacklist: [read_*, write_file]}}")
+    parsed = layered(tmp_path, "kit: {tools: {blacklist: [read_*]}}")
     assert parsed.issues == ()
     kit = parsed.servers[VariantKey("kit", "acme")]
     assert part(kit).builtin == Builtin(("list_files",), ("docs",))
@@ -206,6 +206,13 @@ def test_a_blacklist_of_a_domain_turns_off_tools_that_are_on_below(tmp_path: Pat
     assert not kit.tools.passes("write_file")
     nothing = layered(tmp_path, "kit: {tools: {blacklist: ['*']}}")
     assert nothing.refused == {VariantKey("kit", "acme")}
+
+
+def test_a_blacklist_of_a_domain_that_turns_off_nothing_is_told(tmp_path: Path) -> None:
+    parsed = layered(tmp_path, "kit: {tools: {blacklist: [write_fil]}}")
+    (issue,) = parsed.issues
+    assert (issue.severity, issue.reason, issue.line) == ("warning", "BAD_PATTERN", 3)
+    assert "'write_fil' turns off no tool of the server 'kit'" in issue.message
 
 
 def layered(folder: Path, entry: str) -> ParsedConfig:

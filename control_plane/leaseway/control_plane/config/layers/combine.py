@@ -50,7 +50,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 )
 from leaseway.spec.kinds.table import hidden_spec, part_type
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.name_filters import NameFilter, matches
 from leaseway.wire.names import nearest
 
 _REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}
@@ -317,11 +317,12 @@ class _Combination:
         is_class = _accepts(declared.entry, "config")
         if is_class and entry.member(CONFIG_OF_CLASS) is not None:
             entry = _without(entry, {"env"})  # the same parameters, for servers of other kinds
+        log = self.log.fresh()
         if part_type(str(_transport(declared.entry)), ()).enables_tools and common in self.specs:
-            entry = _with_remaining_tools(entry, self.specs[common].part.enabled_tools)
+            below = self.specs[common].part.enabled_tools
+            entry = _with_remaining_tools(entry, below, domain.where(log))
         narrowing = _narrowing_filters(declared, sessions, opened)
         over = merged(declared.entry, _without(entry, narrowing))
-        log = self.log.fresh()
         for issue in _closed_keys(domain, declared.entry, entry, opened):
             log.add(issue)
         if entry.name in domain.failed:
@@ -450,10 +451,11 @@ def _narrowing_filters(
     return [name for name in FILTERS if name not in opened and name not in in_sessions]
 
 
-def _with_remaining_tools(entry: TableEntry, below: Sequence[str]) -> TableEntry:
+def _with_remaining_tools(entry: TableEntry, below: Sequence[str], layer: Where) -> TableEntry:
     """Return a domain's entry of a server whose `tools` enable tools, with those that it leaves on.
 
-    A blacklist alone names what it turns off, of the tools that are on below.
+    A blacklist alone names what it turns off, of the tools that are on below. A name that turns off
+    none may be misspelt.
     """
     blacklist = next(
         (
@@ -468,6 +470,14 @@ def _with_remaining_tools(entry: TableEntry, below: Sequence[str]) -> TableEntry
     if not isinstance(blacklist, Items):
         return entry
     off = NameFilter(blacklist=tuple(str(plain_value(item)) for item in blacklist.items))
+    place = layer.child(entry).at_key("tools", blacklist.at)
+    for item, pattern in zip(blacklist.items, off.blacklist, strict=True):
+        if not any(matches(pattern, name) for name in below):
+            message = (
+                f"{quoted(pattern)} turns off no tool of the server {quoted(entry.name)}, of which"
+                f" the layers below turn on {', '.join(below)}."
+            )
+            place.warning(item.at, IssueReason.BAD_PATTERN, message)
     on = Items(
         blacklist.at, tuple(Leaf(blacklist.at, name, name) for name in below if off.passes(name))
     )
