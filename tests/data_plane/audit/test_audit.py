@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leaseway.data_plane.audit import redact
 from leaseway.data_plane.audit.chain import HashChain, RunReport, verify_run
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
 from leaseway.data_plane.audit.redact import REDACTED, Redactor, may_hold_secret
@@ -180,6 +181,16 @@ def test_a_value_that_another_member_names_as_a_secret_is_redacted(
     recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
     variables[0][valued] = REDACTED
     assert recorded == {"env": variables}
+
+
+def test_what_names_a_value_is_judged_once_however_many_values_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged: list[str] = []
+    monkeypatch.setattr(redact, "names_a_secret", judged.append)
+    members = {"name": "place", "value": "a", "values": "b", "VALUE": "c", "note": "token"}
+    assert Redactor().redact(json.dumps(members).encode(), members) == members
+    assert judged.count("place") == 1
 
 
 def test_secret_properties_of_the_schema_are_redacted() -> None:

@@ -7,7 +7,7 @@ are recorded as they were sent. All others are checked value by value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import jsonschema_rs
@@ -70,9 +70,7 @@ class Redactor:
             name: The member's name; None for an item of a list.
             text: Its value, or empty if that is no text.
         """
-        if name is not None and (
-            name in self._names or names_a_secret(name) or contains_secret(name)
-        ):
+        if name is not None and (self._is_name(name) or contains_secret(name)):
             return True
         return contains_secret(text)
 
@@ -94,6 +92,9 @@ class Redactor:
             return {"[left out]": f"{len(arguments)} bytes", "[keys]": _keys(parsed)}
         return redacted
 
+    def _is_name(self, name: str) -> bool:
+        return name in self._names or names_a_secret(name)
+
     def _may_be_named(self, arguments: bytes) -> bool:
         """Return whether a secret name may stand in JSON, also where a decoder drops it."""
         text = str(arguments, "utf-8", "replace")
@@ -101,14 +102,13 @@ class Redactor:
 
     def _redact_object(self, value: dict[str, Any], depth: int) -> dict[str, Any]:
         redacted: dict[str, Any] = {}
+        called = called_secrets(value, self._is_name)
         for name, item in value.items():
             if len(redacted) >= _MAX_ITEMS:
                 redacted["[left out]"] = f"{len(value) - _MAX_ITEMS} more"
                 break
             shown = REDACTED if contains_secret(name) else name[:_MAX_TEXT]
-            if any(
-                named in self._names or names_a_secret(named) for named in names_of(name, value)
-            ):
+            if name in called or self._is_name(name):
                 redacted[shown] = REDACTED
             else:
                 redacted[shown] = self._redact_value(item, depth + 1)
@@ -166,18 +166,20 @@ def may_hold_secret(json: bytes) -> bool:
     return not _has_no_mark(str(json, "utf-8", "replace"))
 
 
-def names_of(name: str, members: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a member's name, and what its object calls it: `{"name": "token", "value": "x"}`.
+def called_secrets(members: Mapping[str, Any], is_name: Callable[[str], bool]) -> Collection[str]:
+    """Return the members that another one calls a secret: `{"name": "token", "value": "x"}`.
 
     Args:
-        name: The member's name.
         members: The object.
+        is_name: Whether a text is the name of a secret.
     """
-    yield name
-    if name.lower() in _VALUES:
-        for other, text in members.items():
-            if other.lower() in _NAMING and isinstance(text, str) and len(text) <= _MAX_TEXT:
-                yield text
+    values = [name for name in members if name.lower() in _VALUES]
+    is_called = values and any(
+        is_name(text)
+        for name, text in members.items()
+        if isinstance(text, str) and len(text) <= _MAX_TEXT and name.lower() in _NAMING
+    )
+    return frozenset(values if is_called else ())
 
 
 def _redact_text(value: str) -> str:

@@ -8,13 +8,13 @@ member beyond a limit, not a redacted one, not a character that draws nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.audit.redact import names_of
+from leaseway.data_plane.audit.redact import called_secrets
 from leaseway.wire.bounds import KIB, MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.text.visible_text import unmistakable
@@ -102,14 +102,16 @@ def _secret_paths(value: Any, path: str, has_secret: HasSecret, depth: int) -> I
         yield None
         return
     members: Any = ()
+    called: Collection[str] = ()
     if isinstance(value, dict):
-        members = ((name, (*names_of(name, value),), item) for name, item in value.items())
+        members = value.items()
+        called = called_secrets(value, lambda name: has_secret(name, ""))
     elif isinstance(value, list):
-        members = ((None, (None,), item) for item in value)
-    for name, names, item in members:
+        members = ((None, item) for item in value)
+    for name, item in members:
         inner = path if name is None else f"{path}.{name}" if path else name
         text = item if isinstance(item, str) else ""
-        if any(has_secret(named, text) for named in names):
+        if name in called or has_secret(name, text):
             yield inner
         else:
             yield from _secret_paths(item, inner, has_secret, depth + 1)
