@@ -53,6 +53,30 @@ async def test_the_lease_of_a_cancelled_call_is_released_by_release(
     assert not await session.release("desk")
 
 
+async def test_release_does_not_wait_for_the_worker_of_an_abandoned_call(
+    client: AsyncClient,
+    plane: FakeControlPlane,
+    worker: FakeWorker,
+    second: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = asyncio.Event()
+
+    async def hang(*_: object) -> bool:
+        return not await answered.wait()
+
+    session = client.session("dialog")
+    await abandon_call(session, worker)
+    plane.workers = [second]
+    await worker.stop()
+    lease = await session.acquire("desk")
+    monkeypatch.setattr(client._runtime().leases._releases, "leave_unknown", hang)
+    release = asyncio.create_task(session.release("desk"))
+    await until(lambda: second.released == [lease.id])
+    answered.set()
+    assert await release
+
+
 async def test_the_lease_of_a_timed_out_call_is_released_when_the_client_closes(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:

@@ -298,10 +298,11 @@ class LeaseManager:
         session = self.book.session(key.session)
         lease = session.release(key.server_id, self._loop.time())
         abandoned = session.take_abandoned(key.server_id)
-        found = await asyncio.gather(
-            *(self._releases.leave_unknown(key, worker, 0.0) for worker in abandoned)
-        )
-        return (lease is not None and await self._releases.release(lease)) or any(found)
+        # At once: a worker that hangs must not delay the release at another one.
+        ended = [self._releases.leave_unknown(key, worker, 0.0) for worker in abandoned]
+        if lease is not None:
+            ended.append(self._releases.release(lease))
+        return any(await asyncio.gather(*ended))
 
     async def close_session(self, session: str, holder: object) -> None:
         """Leave a session: its leases end unless another client uses them.
