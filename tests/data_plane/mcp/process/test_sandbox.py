@@ -103,9 +103,10 @@ class TestWithBubblewrap:
 
         planted = visible_folder / "target" / "planted"
         planted.symlink_to(tmp_path)
-        nested = confined(bench, writable_paths=(str(visible_folder / "target"), str(planted)))
-        with pytest.raises(Fault, match="it is configured with a sandbox, which can't be made"):
-            await bench.start(nested)
+        for parent in (visible_folder / "target", visible_folder / "link"):
+            nested = confined(bench, writable_paths=(str(parent), str(parent / planted.name)))
+            with pytest.raises(Fault, match="it is configured with a sandbox, which can't be made"):
+                await bench.start(nested)
 
     async def test_a_denied_path_is_hidden_also_behind_a_link(
         self, bench: Bench, tmp_path: Path, visible_folder: Path

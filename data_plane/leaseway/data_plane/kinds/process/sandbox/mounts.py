@@ -30,6 +30,8 @@ _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
 _OWN_FILES: Final = ("KEY", "VAULT", "IDENTITY", "AUDIT", "ARTIFACTS", "LOG")
 """Parts of the names of variables with the paths of Leaseway's own secrets and records."""
+_MAX_LINKS: Final = 40
+"""Links that a path may lead through, as in Linux."""
 
 
 class Paths(NamedTuple):
@@ -189,13 +191,33 @@ def _place(path: Path, private: Iterable[Path], writable: Iterable[str]) -> str:
 
     A link in a folder that the server may write is not followed: the server may have put it there.
     """
-    link = next((part for part in (*reversed(path.parents), path) if part.is_symlink()), None)
-    real = _resolved(path)
-    if link is None or real is None:
-        return str(path)
-    if any(place in link.parents for place in (*private, *map(Path, writable))):
-        return str(path)
-    return str(real)
+    named = [*private, *map(Path, writable)]
+    kept = {place for name in named for place in (name, _resolved(name))}
+    with contextlib.suppress(OSError, ValueError):
+        real, links = _followed(path)
+        if links and real.exists() and not any(kept & {*link.parents} for link in links):
+            return str(real)
+    return str(path)
+
+
+def _followed(path: Path) -> tuple[Path, list[Path]]:
+    """Return where a path leads, and the links that it leads through, each at its real place.
+
+    There are no links if they are too many, as in a circle.
+    """
+    at, links = Path("/"), []
+    left = [*reversed((Path.cwd() / path).parts)]
+    while left:
+        step = at.parent if left[-1] == ".." else at / left[-1]
+        left.pop()
+        if not step.is_symlink():
+            at = step
+            continue
+        links.append(step)
+        if len(links) > _MAX_LINKS:
+            return path, []
+        left += reversed(step.readlink().parts)
+    return at, links
 
 
 def _aliases(shown: Iterable[str]) -> list[tuple[Path, Path]]:
