@@ -46,6 +46,20 @@ def test_what_only_has_a_similar_name_or_lies_deep_is_the_clients_business(
     assert (parsed.servers, parsed.issues, parsed.broken) == ({}, (), False)
 
 
+@pytest.mark.parametrize(
+    ("root", "place"),
+    [
+        ({"mcp": {"servers": {"s": RUN}, "stdio_servers": [{"name": "t"} | RUN]}},
+         "mcp.stdio_servers"),
+        ({"mcpServers": {"s": RUN}, "mcp_servers": [{"name": "t"} | RUN]}, "mcp_servers"),
+        ({"servers": [], "sse_servers": [{"url": "http://a/sse"}]}, "sse_servers"),
+    ],
+)  # fmt: skip
+def test_servers_beside_those_that_are_read_are_named(root: dict[str, Any], place: str) -> None:
+    warned = parse_text(json.dumps(root), "mcp.json").issues
+    assert [f"under {place!r}, which are not used" in issue.message for issue in warned] == [True]
+
+
 def test_a_layer_above_others_may_keep_servers_in_other_places() -> None:
     layers = [
         Layer("system", "system.json", json.dumps({"mcpServers": {"s": RUN}})),
@@ -69,6 +83,18 @@ def test_a_file_of_no_client_that_has_servers_says_where_they_belong(
     (issue,) = parse_text(json.dumps(root), name).issues
     assert place in issue.message
     assert "under 'mcpServers'" in issue.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 2\nname: docker-mcp\nregistry: { fetch: { image: mcp/fetch } }\n",
+        '{"name": "x", "version": "1.0.0", "scripts": {}}',
+    ],
+)
+def test_a_file_with_the_version_of_something_else_is_called_no_configuration(text: str) -> None:
+    (issue,) = parse_text(text, "a.yaml").issues
+    assert issue.message.startswith("This is not a configuration")
 
 
 def test_a_comment_among_servers_is_no_server() -> None:

@@ -15,7 +15,12 @@ Place = tuple[tuple[str, ...], Position]
 _DEPTH: Final = 5
 _ENTRIES: Final = 5_000
 """How many keys of a file are looked at."""
-_CONTAINERS: Final = ("contextservers", "modelcontextprotocolservers")
+_CONTAINERS: Final = frozenset(
+    {
+        *("contextservers", "modelcontextprotocolservers"),
+        *("stdioservers", "sseservers", "httpservers", "shttpservers", "streamablehttpservers"),
+    }
+)
 
 
 def places_of(root: Table) -> Iterator[Place]:
@@ -38,7 +43,7 @@ def places_of(root: Table) -> Iterator[Place]:
 
 def _is_container(path: tuple[str, ...]) -> bool:
     name = folded(path[-1])
-    is_below_mcp = name == "servers" and len(path) > 1 and "mcp" in folded(path[-2])
+    is_below_mcp = name.endswith("servers") and len(path) > 1 and "mcp" in folded(path[-2])
     return is_below_mcp or "mcpserver" in name or name in _CONTAINERS
 
 

@@ -15,6 +15,7 @@ from leaseway.control_plane.config.formats.client_forms import (
     holds_extensions,
 )
 from leaseway.control_plane.config.formats.client_keys import looks_restrictive
+from leaseway.control_plane.config.formats.client_places import places_of
 from leaseway.control_plane.config.formats.tool_rules import (
     ALLOW,
     DENY,
@@ -27,6 +28,7 @@ from leaseway.control_plane.config.schema.issues import IssueReason, Where, quot
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
     Leaf,
+    Position,
     Table,
     TableEntry,
     Tree,
@@ -271,14 +273,24 @@ def _report_other_projects(projects: Table, own: TableEntry | None, where: Where
 
 def report_other_containers(table: Table, form: ClientForm, where: Where) -> None:
     """Report servers that the file keeps under other keys than the one that is read."""
+    found: dict[str, Position] = {}
     for other in CONTAINERS:
         node = find(table, other.path)
         if other.path == form.path or not isinstance(node, Table) or not node.entries:
             continue
         if other is GOOSE and not holds_extensions(node):
             continue
+        found[other.root] = node.at
+    if find(table, form.path) is not None:
+        beside = (
+            (path, at)
+            for path, at in places_of(table)
+            if path[:-1] == form.path[:-1] and path != form.path
+        )
+        found |= {".".join(path): at for path, at in beside if ".".join(path) not in found}
+    for name, at in found.items():
         message = (
-            f"The file also has entries under {quoted(other.root)}, which are not used: only those"
+            f"The file also has entries under {quoted(name)}, which are not used: only those"
             f" under {quoted(form.root)} are. Move them there, or to a file of their own."
         )
-        where.at_key(other.root, node.at).warning(node.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+        where.at_key(name, at).warning(at, IssueReason.KEY_NOT_TAKEN_OVER, message)

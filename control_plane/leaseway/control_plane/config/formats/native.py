@@ -19,7 +19,7 @@ from leaseway.control_plane.config.schema.entries import read_defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import read_table, unique_entries
-from leaseway.control_plane.config.tree.yaml_tree import START, Table, TableEntry
+from leaseway.control_plane.config.tree.yaml_tree import START, Leaf, Table, TableEntry
 from leaseway.wire.names import nearest
 
 _MISSPELT: Final = 0.8
@@ -62,12 +62,15 @@ def read_native(root: Table, where: Where) -> Document | None:
 
 
 def _is_foreign(root: Table) -> bool:
-    """Return whether a file has keys, but no known or misspelt one.
+    """Return whether a file has keys, but no known or misspelt one; many have another `version`.
 
     The file's content appears in no message: it may be a secret file, named by mistake.
     """
     return bool(root.entries) and not any(
-        get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
+        entry.value.value == 1
+        if entry.name == "version" and isinstance(entry.value, Leaf)
+        else get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT)
+        for entry in root.entries
     )
 
 
