@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -44,6 +45,11 @@ class Sdk:
 
     def leases(self) -> list[Any]:
         return []
+
+    def _scope(self) -> tuple[Any, str]:
+        return SimpleNamespace(leases=self), self.key
+
+    async def leave_session(self, _key: str, _keep: float) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -173,6 +179,26 @@ async def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.Mon
             assert "2 streams open" in (await answer.json())["error"]["message"]
         for answer in kept:
             answer.close()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_the_streams_of_a_session_end_with_it(is_deleted: bool) -> None:
+    sessions = table()
+    async with (
+        asyncio.timeout(BOUND),
+        served(http_front(sessions)) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        async with http.post(f"{url}/mcp", json=INITIALIZE) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        async with http.get(f"{url}/mcp", headers=session) as stream:
+            assert await stream.content.readline() == b": ping\n"
+            if is_deleted:
+                async with http.delete(f"{url}/mcp", headers=session) as answer:
+                    assert answer.status == 204
+            else:  # for another one at the limit; its next stream tells what it misses
+                assert sessions.forget_oldest()
+            assert await stream.content.read() == b"\n"
 
 
 async def test_the_older_transport_is_rejected_with_a_reason() -> None:

@@ -100,11 +100,13 @@ class NotificationStreams:
             raise HttpError(429, message, {"Retry-After": "1"})
         streams.append(stream)
         live.streams.append(stream.put)
+        live.on_stop.append(stream.end)
         try:
             yield stream
         finally:
             streams.remove(stream)
             live.streams.remove(stream.put)
+            live.on_stop.remove(stream.end)
             if not streams:
                 self._streams.pop(live, None)
 

@@ -190,6 +190,7 @@ class LiveSession:
         has_ended: Whether it has been stopped, which ends its requests.
         streams: Queue messages outside of requests, each on one open stream; return False if it
             takes none.
+        on_stop: Called when it is stopped: each ends an open stream, which gets nothing more.
         on_idle: Called when none is in flight any more; None before it is admitted to leases.
         outlet: The session of the protocol whose client made the newest call, if that is another
             one: it has the streams for notifications.
@@ -227,6 +228,7 @@ class LiveSession:
         self.calls_in_flight = 0
         self.has_ended = False
         self.streams: list[Callable[[bytes], bool]] = []
+        self.on_stop: list[Callable[[], None]] = []
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
         self.renews = bool(sealed.handle)
@@ -548,7 +550,12 @@ class LiveSession:
             await subscription.stop()
 
     async def stop(self) -> None:
-        """Cancel its requests, server requests and subscriptions; its servers are not heard."""
+        """Cancel its requests, server requests and subscriptions; end its streams.
+
+        Its servers are not heard.
+        """
+        for end_stream in self.on_stop:
+            end_stream()
         if self._stop_hearing is not None:
             self._stop_hearing()
             self._stop_hearing = None
