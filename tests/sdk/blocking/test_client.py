@@ -23,7 +23,7 @@ from tests.sdk.fakes import (
 )
 
 from leaseway.sdk import Client, ToolNotFound
-from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, LoopThread
 from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
@@ -68,6 +68,27 @@ async def test_many_threads_share_one_client_and_each_gets_its_own_result(
 
     await in_thread(work)
     assert worker.streams == 1
+
+
+def test_the_loop_starts_with_the_next_call_after_the_system_has_refused_its_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def answer() -> int:
+        return 1
+
+    loop_thread, answers = LoopThread(), list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            loop_thread.run(answer)
+    caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
+    caller.start()
+    caller.join(BOUND)
+    assert answers == [1]
+    loop_thread._stop()
 
 
 async def test_leases_are_only_used_in_the_loop_thread(

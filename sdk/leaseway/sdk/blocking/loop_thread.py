@@ -93,7 +93,8 @@ class LoopThread:
 
         Raises:
             RuntimeError: The process was forked from one that had used gRPC, or is exiting, or its
-                threads are those of gevent or eventlet, or this is the loop's own thread.
+                threads are those of gevent or eventlet, or this is the loop's own thread, or the
+                system has refused the loop's thread.
         """
         check_fork()
         if self._loop is None:
@@ -177,7 +178,14 @@ class LoopThread:
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="leaseway", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # there is no thread now; the next call tries again
+                    self._loop.close()
+                    self._awake = False
+                    while self._inbox:
+                        self._inbox.popleft().fail(error)
+                    raise
                 self._thread_id = self._thread.ident
             self._loop.call_soon_threadsafe(self._drain)
 

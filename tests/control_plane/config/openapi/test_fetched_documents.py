@@ -96,6 +96,25 @@ def test_a_slow_document_is_waited_for_shortly_and_announced_when_it_is_there(we
     assert (web.requests, documents.is_fetching) == (1, False)
 
 
+def test_a_document_is_fetched_again_after_the_system_has_refused_a_thread(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = Clock()
+    documents = Documents(clock)
+    documents.fetch_in_background()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(DocumentUnavailable, match="can't be fetched now"):
+            tools(documents, web)
+    clock.at += 6
+    documents.retry()
+    wait_until(lambda: documents.changes == 1)
+    assert tools(documents, web) == ["first"]
+
+
 def test_the_old_content_is_used_while_a_document_is_fetched_again(web: Web) -> None:
     clock = Clock()
     documents = Documents(clock)

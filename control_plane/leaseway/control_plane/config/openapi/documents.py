@@ -256,10 +256,16 @@ class Documents:
         return max(self._wait_until - now, _LEAST_PATIENCE)
 
     def _start(self, source: str) -> _Fetch:
-        fetching = self._fetches[source] = _Fetch()
-        threading.Thread(
-            target=self._fetch, args=(source, fetching), name="fetch", daemon=True
-        ).start()
+        fetching = _Fetch()
+        try:
+            threading.Thread(
+                target=self._fetch, args=(source, fetching), name="fetch", daemon=True
+            ).start()
+        except RuntimeError as error:
+            self._record(source, f"The OpenAPI document {source} can't be fetched now: {error}.")
+            fetching.ended.set()
+        else:
+            self._fetches[source] = fetching
         return fetching
 
     def _fetch(self, source: str, fetching: _Fetch) -> None:
@@ -290,15 +296,19 @@ class Documents:
                     with contextlib.suppress(DocumentUnavailable):
                         self._import(source, selection, version)
             else:
-                last = self._failures.get(source)
-                tries = 1 if last is None else last.tries + 1
-                again_at = self._clock() + FETCH_DOCUMENT.ceiling(tries - 1)
-                _keep(self._failures, source, _Failure(failure, tries, again_at))
+                self._record(source, failure)
             is_new = fetching.is_followed and self._state_of(source) != before
             if fetching.missed or is_new:
                 self.changes += 1
             del self._fetches[source]
             fetching.ended.set()
+
+    def _record(self, source: str, reason: str) -> None:
+        """Record that a document could not be fetched, and when it is tried again."""
+        last = self._failures.get(source)
+        tries = 1 if last is None else last.tries + 1
+        again_at = self._clock() + FETCH_DOCUMENT.ceiling(tries - 1)
+        _keep(self._failures, source, _Failure(reason, tries, again_at))
 
     def _state_of(self, source: str) -> tuple[Hashable, str]:
         """Return what a load of a fetched document depends on."""
