@@ -7,9 +7,11 @@ from typing import Final
 
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.methods import Methods
-from leaseway.sdk import LeasewayError
+from leaseway.sdk import LeasewayError, ToolNotFound
 
 _TTL: Final = 10.0
+_ASK_AGAIN: Final = 2.0
+"""Seconds that the control plane may take to say whether a known server still exists."""
 _MAX_CACHED: Final = 10_000
 
 
@@ -29,13 +31,27 @@ class Scopes:
         return self._known.get(scope, 0.0) > time.monotonic()
 
     async def check(self, scope: str) -> None:
-        """Raise `HttpError` if the server in the URL does not exist."""
+        """Raise `HttpError` if the server in the URL does not exist.
+
+        A server that was found before exists while the control plane does not answer: calls go on
+        without it, and 404 would say to a client that its session has ended.
+        """
         if self.is_known(scope):
             return
+        was_known = scope in self._known
+        if was_known:  # one request asks; others do not wait for it
+            self._remember(scope)
         try:
-            await self._client.list_tools([scope])
-        except LeasewayError as error:
+            await self._client.list_tools([scope], timeout=_ASK_AGAIN if was_known else None)
+        except ToolNotFound as error:
+            self._known.pop(scope, None)
             raise HttpError(404, error.message) from None
+        except LeasewayError as error:
+            if not was_known:
+                raise HttpError(503, error.message, {"Retry-After": "1"}) from None
+        self._remember(scope)
+
+    def _remember(self, scope: str) -> None:
         if len(self._known) > _MAX_CACHED:
             self._known.clear()
         self._known[scope] = time.monotonic() + _TTL
