@@ -141,6 +141,11 @@ async def test_a_server_that_has_no_tools_at_first_is_asked_again(bench: Bench, 
     assert [*instance.tools] == ["call"]
 
 
+async def test_a_server_that_is_known_to_have_no_tools_is_not_waited_for(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "late_list"), lists_tools=False)
+    assert not instance.tools
+
+
 async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "php"))
     assert instance.tools

@@ -147,9 +147,17 @@ class InstanceSet:
             greeting: How it introduces itself.
             awaited: Whether somebody waits for its start.
         """
-        recorded = self.variant.toolset.protocol_version
+        toolset = self.variant.toolset
+        recorded = toolset.protocol_version
         version = _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded
-        request = InstanceRequest(version, self.resolved_values, names, greeting)
+        lists_tools = bool(toolset.tools) if recorded else None
+        request = InstanceRequest(
+            known_version=version,
+            resolved_values=self.resolved_values,
+            names=names,
+            greeting=greeting,
+            lists_tools=lists_tools,
+        )
         live = self._context.open(self.variant.spec, self._owner, request, awaited=awaited)
         live.lease_id = lease_id
         self._add(live)

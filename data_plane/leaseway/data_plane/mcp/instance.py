@@ -126,6 +126,7 @@ class Instance:
         self._load_connect = load_connect
         self._listener = listener
         self._known_version = request.known_version
+        self._lists_tools = request.lists_tools
         self._patience = patience
         self._greeting = request.greeting
         self._names = request.names or LeaseNames.of_none(str(spec.key))
@@ -349,7 +350,9 @@ class Instance:
         return _import_mcp(), self._load_connect()
 
     async def _live(self, session: McpSession, known_version: str) -> None:
-        async with session.opened(self._deadline, known_version) as tools:
+        async with session.opened(
+            self._deadline, known_version, lists_tools=self._lists_tools
+        ) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
             self.introduction = session.introduction
             if not self._greeting.is_legacy:  # otherwise the server may have a newer one, too

@@ -71,10 +71,8 @@ _OPENING: Final = 1.0
 """Seconds that the first list waits for the stream of changes. If that takes longer, it opens while
 or after the list is read, and the list is read again."""
 
-_FIRST_PAUSES: Final = (0.1, 0.3, 0.6, 1.0)
+_PAUSES: Final = (0.1, 0.3, 0.6, 1.0)
 """Seconds until a server that declares tools, but lists none at its start, is asked again."""
-_NEXT_PAUSES: Final = _FIRST_PAUSES[:2]
-"""The same if another instance has started before: many servers declare tools and have none."""
 
 
 class McpSession:
@@ -141,7 +139,7 @@ class McpSession:
 
     @contextlib.asynccontextmanager
     async def opened(
-        self, deadline: float, known_version: str
+        self, deadline: float, known_version: str, *, lists_tools: bool | None = None
     ) -> AsyncIterator[Mapping[str, bytes]]:
         """Open the connection, negotiate a protocol version, and yield the tools.
 
@@ -150,6 +148,7 @@ class McpSession:
         Args:
             deadline: For all of that, on the loop's clock.
             known_version: The protocol version of another instance of the server, or empty.
+            lists_tools: Whether another instance of the server listed tools; None if unknown.
 
         Raises:
             Exception: Any error; `start_fault` converts it.
@@ -165,7 +164,7 @@ class McpSession:
             try:
                 async with asyncio.timeout_at(deadline):
                     await changes.opened(_OPENING)
-                    tools = await self._first_tools(deadline, is_known=bool(known_version))
+                    tools = await self._first_tools(deadline, lists_tools)
                 self._subscriptions = InstanceSubscriptions(
                     self._spec.key.server_id, client, peer, self._spec.call_timeout
                 )
@@ -231,14 +230,15 @@ class McpSession:
             )
             raise not_started(self._spec.key.server_id, "START_FAILED", text)
 
-    async def _first_tools(self, deadline: float, *, is_known: bool) -> Mapping[str, bytes]:
+    async def _first_tools(self, deadline: float, lists_tools: bool | None) -> Mapping[str, bytes]:
         """List the tools of a server that has just started.
 
         Some servers connect to what has their tools only then: they list none until that is done,
         or answer with an error, and do not tell when it is. So they are asked again for a moment.
         """
         loop = asyncio.get_running_loop()
-        for pause in _NEXT_PAUSES if is_known else _FIRST_PAUSES:
+        is_known_to_have_none = lists_tools is False  # as many have that declare tools
+        for pause in () if is_known_to_have_none else _PAUSES:
             try:
                 tools = await self.list_tools(keeps_part=True)
             except (ConnectionLost, InvalidResponse):
