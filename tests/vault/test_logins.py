@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,19 @@ def test_a_login_is_sealed_and_its_representation_shows_no_token(place: VaultPla
     assert not [path for path in files if b"planted" in path.read_bytes()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
     assert "planted" not in repr(store.read(KEY))
+
+
+def test_a_login_in_a_folder_without_access_has_a_stamp(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    store = LoginStore(place)
+    store.write(ALICE)
+    readable = store.stamp(KEY)
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert store.stamp(KEY) != readable
 
 
 @pytest.mark.parametrize("field", ["server", "url", "tenant", "client", "issuer", "resource"])

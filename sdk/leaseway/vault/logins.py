@@ -140,10 +140,9 @@ class LoginStore:
         """
         return self._read(self._path(key))
 
-    def stamp(self, key: LoginKey) -> FileStamp | None:
-        """Return what differs once a login has been written again; None if there is none."""
-        path = self._path(key)
-        return file_stamp(path) if path.exists() else None
+    def stamp(self, key: LoginKey) -> FileStamp:
+        """Return what differs once a login has been written again, or ended."""
+        return file_stamp(self._path(key))
 
     def write(self, login: Login) -> bool:
         """Replace a login; return whether this created the key file, for the first secret.

@@ -318,7 +318,7 @@ class SealedTokens:
 
     def _has_ended(self, store: LoginStore, key: LoginKey) -> bool:
         stamp = store.stamp(key)
-        if stamp is not None and self._stamps.get(key) == stamp:
+        if self._stamps.get(key) == stamp:
             return False
         try:
             login = store.read(key)
