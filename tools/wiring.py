@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 USERS = ("tests", "benchmarks")
 # The most that the product may have. Lower them as the numbers fall; never raise them.
-MAX_LAMBDAS = 69
+MAX_LAMBDAS = 68
 MAX_LATE = 0
 MAX_BY_POSITION = 0
 _MOST_POSITIONS = 4
