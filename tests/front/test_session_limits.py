@@ -67,6 +67,17 @@ async def test_first_calls_without_a_session_have_at_most_the_limit_of_leases(
         assert (await client.count(meta=meta, session=first))[1] == 3
 
 
+async def test_leases_that_a_model_acquires_have_at_most_the_limit(fake: FakeLeaseway) -> None:
+    params = {"name": "lease_acquire", "arguments": {"serverId": "counter"}, "_meta": MODERN}
+    async with front(fake, limits=SessionLimits(2)) as url, host(url) as client:
+        for _ in range(4):
+            acquired = await client.send("tools/call", params)
+            assert len(fake.leases) <= 2
+        handle = acquired["structuredContent"]["handle"]
+        assert (await client.count(meta=MODERN, session=handle))[1] == 1
+        assert len(fake.leases) == 2
+
+
 async def test_other_clients_and_principals_count_for_themselves(fake: FakeLeaseway) -> None:
     async with front(fake, limits=SessionLimits(1)) as url, host(url) as client:
         one, other = await client.initialize("one"), await client.initialize("other")

@@ -278,7 +278,8 @@ async def acquire(
     """Return the result of `lease_acquire`, for an MCP client as its server will see it.
 
     Raises:
-        JsonRpcError: The arguments are wrong, or there are too many sessions.
+        JsonRpcError: The arguments are wrong, there are too many sessions, or those of its client
+            that have leases are all in use.
         LeasewayError: The server cannot be leased.
     """
     server = parse_arguments(ACQUIRE, arguments, _AcquireArguments).server
@@ -287,7 +288,14 @@ async def acquire(
     live = carried or table.create_handle(scope, client)
     speak_for(live.sdk, mcp_client)
     try:
-        await live.sdk.acquire(server, live.lease_ttl)
+        if live.on_idle is None:
+            await table.admit(live)
+        live.begin_call()
+        live.calls -= 1  # after one call a session may be over, but not after this
+        try:
+            await live.sdk.acquire(server, live.lease_ttl)
+        finally:
+            live.end_call()
     except BaseException:
         if carried is None:
             await table.end(live)
