@@ -125,6 +125,18 @@ def test_a_missing_file_of_variables_is_a_warning_at_its_key() -> None:
     assert warnings("command: x, env_file: .env", {}, "x") == [("MISSING_FILE", 46, missing)]
 
 
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("cmd.exe", "write the program that it starts, such as 'npx', as command."),
+        ("https://a.example/mcp", "it is an address, which belongs under 'url'."),
+    ],
+)
+def test_a_command_that_no_machine_has_is_told_what_to_write(command: str, advice: str) -> None:
+    ((_, _, said),) = warnings(f"command: '{command}'", {})
+    assert said.endswith(advice)
+
+
 def test_a_home_folder_that_nothing_replaces_is_told_what_to_write() -> None:
     ((_, _, program),) = warnings("command: ~/x.sh", {})
     assert program.endswith("write ${HOME} in the place of '~'.")

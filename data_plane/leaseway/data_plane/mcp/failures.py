@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
+from leaseway.spec.kinds.shared import advice_on_missing
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
 
@@ -49,10 +50,7 @@ def server_lost(
 def command_fault(server: str, program: str, error: OSError) -> Fault:
     """Return the fault for a program that is missing or not executable."""
     cause = "may not be executed" if isinstance(error, PermissionError) else "was not found"
-    advice = "Install it, or give the full path of an installed one."
-    if program.startswith("~"):
-        advice = "Write ${HOME} in the place of '~'."
-    text = f"its command {program!r} {cause} on this worker. {advice}"
+    text = f"its command {program!r} {cause} on this worker; {advice_on_missing(program)}."
     return not_started(server, "COMMAND_NOT_FOUND", text)
 
 

@@ -75,17 +75,30 @@ SESSION_ID: Final = Key(
 )
 
 
+_OF_WINDOWS: Final = ("cmd", "powershell")
+"""Programs by which files written on Windows start others, as in `cmd /c npx`."""
+
+
 def command_needs(command: str) -> Iterable[Need]:
     """Return what a command needs of the machine that it is started on."""
     if not command:
         return
-    program, _, rest = command.partition(" ")
-    advice = "install it where workers run, or write its full path"
-    if rest and not {"/", "\\"} & set(program):  # paths may have spaces
-        advice = "write only the program there, and the rest as a list in 'args'"
-    elif program.startswith("~"):
-        advice = "write ${{HOME}} in the place of '~'"
+    advice = advice_on_missing(command).replace("{", "{{").replace("}", "}}")
     yield Need("command", "program", command, f"The command '{{}}' is not found here; {advice}.")
+
+
+def advice_on_missing(command: str) -> str:
+    """Return what to do about a command that is not found, as a clause that says so."""
+    program, _, rest = command.partition(" ")
+    if "://" in program:
+        return "it is an address, which belongs under 'url'"
+    if program.lower().removesuffix(".exe") in _OF_WINDOWS:
+        return "it belongs to Windows: write the program that it starts, such as 'npx', as command"
+    if rest and not {"/", "\\"} & set(program):  # paths may have spaces
+        return "write only the program there, and the rest as a list in 'args'"
+    if program.startswith("~"):
+        return "write ${HOME} in the place of '~'"
+    return "install it where workers run, or write its full path"
 
 
 @dataclass(frozen=True)
