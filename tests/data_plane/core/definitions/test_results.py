@@ -41,7 +41,11 @@ FLAG = st.sampled_from([None, True, False, "true", "False"])
 @given(
     st.fixed_dictionaries(
         {"content": ODD | ITEM | st.lists(ITEM, max_size=3)},
-        optional={"isError": FLAG, "_meta": ODD},
+        optional={
+            "isError": FLAG,
+            "resultType": st.sampled_from([None, "complete"]),
+            "_meta": ODD,
+        },
     )
 )
 def test_whatever_a_tool_returns_official_clients_read(result: dict[str, Any]) -> None:
@@ -120,6 +124,15 @@ def test_an_error_is_what_the_server_calls_one(flag: str, is_error: bool) -> Non
     text = '"isError":true inside a string'
     result = json.dumps({"content": [{"type": "text", "text": text}]})[:-1] + flag + "}"
     assert read_result(result.encode())[1].isError is is_error
+
+
+@pytest.mark.parametrize("text", ["x", "x" * 10_000])
+def test_a_result_whose_type_is_null_has_none(text: str) -> None:
+    result = {"content": [{**TEXT, "text": text}]}
+    payload, flags, changes = read_result(json.dumps({**result, "resultType": None}).encode())
+    assert json.loads(payload) == result
+    assert flags.resultType is None
+    assert changes == "resultType is null"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,9 @@ def corrected(result: bytes) -> tuple[bytes, str]:
     members = _object(result)
     changes = Changes()
     _correct_flag(members, changes)
+    if "resultType" in members and _starts(members["resultType"], b"null"):
+        del members["resultType"]  # another wrong type says that the result is not complete
+        changes.dropped("resultType", None)
     _correct_optional(members, _COMMON, changes)
     for name, correct in _LISTS.items():
         if name in members:

@@ -99,6 +99,7 @@ class Flags(msgspec.Struct, gc=False, frozen=True):
 class Look(Flags, Generic[TextT], frozen=True):
     """A result that official clients accept."""
 
+    resultType: str = "complete"  # noqa: N815 - MCP's name
     content: list[_Content[TextT]] = []
     messages: list[_Message[TextT]] = []
     contents: list[_Contents[TextT]] = []
