@@ -192,7 +192,9 @@ class McpSession:
         )
         self._phase = "list"
         if self.peer.corrected:
-            self._corrected = (f"Of its answer to initialize: {self.peer.corrected}.",)
+            is_legacy = handshake.is_legacy(self.protocol_version)
+            greeting = "initialize" if is_legacy else "server/discover"
+            self._corrected = (f"Of its answer to {greeting}: {self.peer.corrected}.",)
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
         self.introduction, self._not_introduced = admit(

@@ -1,13 +1,13 @@
-"""What servers answer to `initialize` besides MCP."""
+"""What servers answer to greetings besides MCP."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from mcp_types import InitializeResult
+from mcp_types import DiscoverResult, InitializeResult
 
-from leaseway.data_plane.core.definitions.greeting import correct_greeting
+from leaseway.data_plane.core.definitions.greeting import correct_discovery, correct_greeting
 
 INFO = {"name": "s", "version": "1"}
 
@@ -94,3 +94,31 @@ def test_the_draft_of_the_first_version_is_taken_as_that_one() -> None:
     answer = greeting(protocolVersion="2024-10-07")
     assert correct_greeting(answer) == "protocolVersion is the draft 2024-10-07 of 2024-11-05"
     assert answer["protocolVersion"] == "2024-11-05"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"capabilities": {"tools": []}}, "capabilities.tools is a list"),
+        ({"resultType": None}, "it has no capabilities, resultType is null"),
+        (
+            {"capabilities": {}, "ttlMs": None, "cacheScope": None},
+            "ttlMs is null, cacheScope is null",
+        ),
+        ({"capabilities": {}, "instructions": 5}, "instructions is a number"),
+        ({"capabilities": {"tools": {}}, "resultType": "complete", "ttlMs": 5}, ""),
+    ],
+)
+def test_what_modern_servers_answer_is_read_as_it_is_meant(
+    answer: dict[str, Any], words: str
+) -> None:
+    discovery = {"supportedVersions": ["2026-07-28"], **answer}
+    assert correct_discovery(discovery) == words
+    DiscoverResult.model_validate(discovery)
+
+
+@pytest.mark.parametrize("answer", [{}, {"capabilities": []}, {"supportedVersions": None}])
+def test_an_answer_without_versions_makes_no_server_modern(answer: dict[str, Any]) -> None:
+    before = dict(answer)
+    assert correct_discovery(answer) == ""
+    assert answer == before

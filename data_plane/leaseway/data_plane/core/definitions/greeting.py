@@ -1,11 +1,11 @@
-"""Corrects what a server answers to `initialize`, so that its handshake does not fail. Pure.
+"""Corrects what a server answers to a greeting, so that its handshake does not fail. Pure.
 
 Many hand-written servers, and PHP, whose empty objects are `[]`, differ from MCP there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leaseway.data_plane.core.definitions import members
@@ -27,6 +27,11 @@ _OTHERS: Final[Mapping[str, Reader]] = {
     "extensions": members.mapping,
     "tasks": members.mapping,
 }
+_TEXTS: Final[Mapping[str, Reader]] = {"instructions": members.text, "_meta": members.mapping}
+_HINTS: Final[Mapping[str, Reader]] = {
+    "ttlMs": members.size,
+    "cacheScope": members.one_of("public", "private"),
+}
 _INFO: Final[Mapping[str, Reader]] = {
     "title": members.text,
     "description": members.text,
@@ -46,8 +51,32 @@ def correct_greeting(greeting: Members) -> str:
         changes.add(f"protocolVersion is the draft {_DRAFT} of {_FIRST}")
     greeting["capabilities"] = _capabilities(_object(greeting, "capabilities", changes), changes)
     greeting["serverInfo"] = _info(_object(greeting, "serverInfo", changes), changes)
-    _read_present(greeting, {"instructions": members.text, "_meta": members.mapping}, changes)
+    _read_present(greeting, _TEXTS, changes)
     return str(changes)
+
+
+def correct_discovery(discovery: Members) -> str:
+    """Correct an answer to `server/discover` likewise, if it has a list of versions.
+
+    Any other answer stays as it is: a server of the era before gives it to a method it lacks.
+    """
+    if not isinstance(discovery.get("supportedVersions"), list):
+        return ""
+    changes = Changes()
+    found = _object(discovery, "capabilities", changes)
+    discovery["capabilities"] = _capabilities(found, changes)
+    if discovery.get("resultType", "") is None:  # another wrong type says that it is not complete
+        changes.dropped("resultType", discovery.pop("resultType"))
+    members.read_members(discovery, _HINTS, changes)
+    _read_present(discovery, _TEXTS, changes)
+    return str(changes)
+
+
+CORRECTIONS: Final[Mapping[str, Callable[[Members], str]]] = {
+    "initialize": correct_greeting,
+    "server/discover": correct_discovery,
+}
+"""Corrects the answer to a greeting, by its method."""
 
 
 def _object(greeting: Members, name: str, changes: Changes) -> Members:

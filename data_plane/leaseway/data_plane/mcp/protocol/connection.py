@@ -26,7 +26,7 @@ from msgspec import structs
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import CALL_ENDED, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.definitions.greeting import correct_greeting
+from leaseway.data_plane.core.definitions.greeting import CORRECTIONS
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
 from leaseway.data_plane.mcp.protocol.messages.codec import (
@@ -88,7 +88,7 @@ class Peer(Dispatcher[TransportContext]):
         offered_version: The version that `initialize` offers; empty for the newest, or a client's.
         answers_within: Seconds in which the server must answer what the official session asks, or
             want it later, instead of the session's own limit; None outside the handshake.
-        corrected: What was corrected in the answer to `initialize`, in words; empty for nothing.
+        corrected: What was corrected in the answer to the greeting, in words; empty for nothing.
         sets_log_level: Whether the server logs from a level that the client sets.
         log_level: That level.
         roots: The answer to the server's roots requests; None leaves them to callers. Set before
@@ -299,8 +299,8 @@ class Peer(Dispatcher[TransportContext]):
             result = None
         if not isinstance(result, dict):
             raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is not an object")
-        if method == "initialize":
-            self.corrected = correct_greeting(result)
+        if method in GREETINGS:
+            self.corrected = CORRECTIONS[method](result)
         return result
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> bytes:
