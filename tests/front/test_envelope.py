@@ -202,6 +202,11 @@ def test_a_response_without_an_id_of_a_request_is_refused(members: str) -> None:
     [
         ('"id":1,"method":"a","params":null', RequestMessage(b"1", "a")),
         ('"method":"a","params":null,"error":null', Notification("a")),
+        ('"id":null,"method":"notifications/a"', Notification("notifications/a")),
+        (
+            '"id":null,"method":"notifications/a","params":{"b":1}',
+            Notification("notifications/a", b'{"b":1}'),
+        ),
         (
             '"id":1,"method":"a","params":{"b":null},"result":null,"error":null',
             RequestMessage(b"1", "a", b'{"b":null}'),

@@ -37,8 +37,9 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _QUOTES: Final = 12
 """Quotes around the params of a request whose id is a number: of four keys and two texts."""
 _NULLABLE: Final = ("method", "params", "result", "error")
-"""Members that are missing if they are null. The id is not among them: a request would become a
-notification, and its client would wait for a response in vain."""
+"""Members that are missing if they are null. The id is one only in what is a notification by its
+method: a request would become one, and its client would wait for a response in vain."""
+_NOTIFICATIONS: Final = b'"notifications/'
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -273,7 +274,8 @@ def _read_other(line: bytes) -> Message:
     request_id = sent["id"] if _is_id(sent["id"]) else b""
     is_response = sent["method"] in (b"", _NULL) and bool(sent["result"] or sent["error"])
     # Clients with one type for all messages write those that a message does not have as null.
-    sent |= {name: b"" for name in _NULLABLE if sent[name] == _NULL}
+    nullable = (*_NULLABLE, "id") if sent["method"].startswith(_NOTIFICATIONS) else _NULLABLE
+    sent |= {name: b"" for name in nullable if sent[name] == _NULL}
     sent |= dict.fromkeys(empty_objects("message", sent), b"{}")
 
     def refuse(text: str, code: int = INVALID_REQUEST) -> Refusal:
