@@ -355,3 +355,15 @@ async def test_a_failing_server_that_uses_its_sessions_name_keeps_no_trial_as_a_
     await bench.until(lambda: len(bench.servers.opened) == 2 and not bench.servers.live)
     await bench.acquire()
     assert bench.servers.opened[-1].names is not None
+
+
+async def test_a_change_without_spares_that_is_reverted_before_its_start_starts_spares_again(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
+    await until_ready(bench, 2)
+    bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
+    await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=0))
+    await until_ready(bench, 0)
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
+    await until_ready(bench, 2)

@@ -344,6 +344,7 @@ class Pool:
             self._draining.remove(serving)
             self._current[variant.key] = serving
             serving.update_exposure(variant)
+            serving.start()  # its spares were stopped, if the change wanted none
         else:
             self._start(Generation(variant, self.context), replaced, serving)
         self._report_schemas(variant)
