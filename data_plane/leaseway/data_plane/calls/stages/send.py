@@ -98,7 +98,7 @@ class SendStage:
     def _subscribe(self, active: ActiveCall, live: LiveInstance, plan: AdmittedRequest) -> None:
         """Start a subscription, which is no call of its instance: it would never rest."""
         active.live = None
-        live.calls -= 1
+        live.end_call()
         active.started_at = 0.0  # its duration is the caller's choice: not remembered
         self._subscriptions.subscribe(active, live, plan)
 
