@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from leaseway.v1 import sync_pb2
 from leaseway.wire.clients.greeting import Greeting
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import fault_from_status
 
 Bench = Any
 FORMS: dict[str, dict[str, Any]] = {"elicitation": {"form": {}}}
@@ -134,3 +136,21 @@ async def test_a_server_that_needs_a_back_channel_keeps_the_era_of_the_clients_t
     live[of_client].on_warning(of_client, "NO_BACK_CHANNEL", "set protocol: legacy.")
     assert instances.is_outdated(live[of_nobody])
     assert not instances.is_outdated(live[of_client])
+
+
+async def test_a_call_that_waits_for_the_second_instance_survives_the_replacement_of_the_first(
+    bench: Bench,
+) -> None:
+    bench.servers.speaks_both_eras = True
+    await bench.serve("db")
+    first = await bench.until_ready()
+    bench.servers.gate = asyncio.Event()
+    caller = bench.caller()
+    call_id = await caller.begin("db", mcp_client=OLD.encoded)
+    await bench.until(lambda: len(bench.servers.opened) == 2)  # the second one is starting
+    spec = bench.spec("db", args=("--new",))
+    bench.servers.gate = None  # for later starts
+    await bench.push(bench.upsert(spec))
+    await bench.until(lambda: first.state == "closed")
+    result = await caller.result(call_id)
+    assert not result.HasField("status"), fault_from_status(result.status)

@@ -192,9 +192,15 @@ class Generation(InstanceOwner):
         return None if self._companion.is_possible else live
 
     async def wait_for_legacy(self, live: LiveInstance, tool: str) -> LiveInstance:
-        """Like `legacy_for`, but wait for a start in progress, for a while."""
+        """Like `legacy_for`, but wait for a start in progress, for a while.
+
+        Raises:
+            Fault: `live` was closed meanwhile, and there is no other (`wait_for_shared`).
+        """
         if self.legacy_for(live, tool) is None:
             await self._companion.wait()
+            if live.owner is None:
+                live = await self.wait_for_shared(tool)
         return self.legacy_for(live, tool) or live
 
     def adopt(self, live: LiveInstance) -> None:

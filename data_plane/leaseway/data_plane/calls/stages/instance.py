@@ -98,10 +98,13 @@ class InstanceStage:
 
     async def _wait_for_shared(self, active: ActiveCall) -> LiveInstance:
         active.event("waiting for the instance to start")
-        generation, call = active.generation, active.call
+        generation, call, client = active.generation, active.call, active.client
+        tool = "" if call.method else call.tool
         while True:
             try:
-                live = await generation.wait_for_shared("" if call.method else call.tool)
+                live = await generation.wait_for_shared(tool)
+                if client is not None and client.is_legacy and live.is_modern:
+                    live = await generation.wait_for_legacy(live, tool)
             except Fault:
                 tenant = call.tenant or DEFAULT_TENANT
                 newest = self._pool.resolve(
@@ -111,10 +114,6 @@ class InstanceStage:
                     raise
                 generation = newest
             else:
-                client = active.client
-                if client is not None and client.is_legacy and live.is_modern:
-                    tool = "" if call.method else call.tool
-                    live = await generation.wait_for_legacy(live, tool)
                 active.event("the instance is up")
                 return live
 
