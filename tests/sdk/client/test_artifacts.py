@@ -214,6 +214,19 @@ async def test_closing_an_artifact_early_ends_its_stream(
     await until(lambda: worker.open == 0)
 
 
+async def test_parts_after_a_cancelled_read_are_not_taken_for_the_end(
+    client: AsyncClient, worker: ArtifactWorker
+) -> None:
+    worker.mute = True
+    artifact = client.read_artifact(worker.add_artifact())
+    reading = asyncio.ensure_future(anext(artifact))
+    await until(lambda: worker.open)
+    reading.cancel()
+    await asyncio.wait([reading])
+    with pytest.raises(RuntimeError, match="was cancelled before"):
+        _ = [part async for part in artifact]
+
+
 async def test_a_silent_worker_fails_the_read_after_the_timeout(
     client: AsyncClient, worker: ArtifactWorker
 ) -> None:

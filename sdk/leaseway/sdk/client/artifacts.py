@@ -43,7 +43,8 @@ class AsyncArtifact(ProcessHandle):
             ...  # at most 256 KiB
 
     It can be read once. Reading may stop early without clean-up. Reading raises `ArtifactLost` if
-    the artifact no longer exists or belongs to another session, or another `LeasewayError`.
+    the artifact no longer exists or belongs to another session, or another `LeasewayError`. After
+    that, and after a cancelled read or `close`, it raises a RuntimeError.
 
     Attributes:
         ref: The reference.
@@ -71,6 +72,14 @@ class AsyncArtifact(ProcessHandle):
         self._check_started()
         return self._byte_length or 0
 
+    def _check_complete(self) -> None:
+        """Raise a RuntimeError if the parts ended early: a generator ends with its first error."""
+        if self._byte_length is None or self._received < self._byte_length:
+            raise RuntimeError(
+                "This artifact was closed, or reading it failed or was cancelled before; call "
+                "read_artifact again."
+            )
+
     def _check_started(self) -> None:
         if self._byte_length is None:
             raise RuntimeError("Read the artifact's first part before its type and size.")
@@ -79,7 +88,11 @@ class AsyncArtifact(ProcessHandle):
         return self
 
     async def __anext__(self) -> bytes:
-        return await anext(self._parts)
+        try:
+            return await anext(self._parts)
+        except StopAsyncIteration:
+            self._check_complete()
+            raise
 
     def __await__(self) -> Generator[Any, None, bytes]:
         return self.read().__await__()
@@ -90,12 +103,7 @@ class AsyncArtifact(ProcessHandle):
         Raises:
             RuntimeError: The artifact was closed, or reading it failed before.
         """
-        rest = b"".join([part async for part in self._parts])
-        if self._byte_length is None or self._received < self._byte_length:
-            raise RuntimeError(
-                "This artifact was closed, or reading it failed before; call read_artifact again."
-            )
-        return rest
+        return b"".join([part async for part in self])
 
     async def close(self) -> None:
         """Stop reading and end the stream."""
