@@ -220,6 +220,21 @@ async def test_a_watch_can_be_read_again_after_a_cancelled_read(
     assert "time_zones" in names(await next_list(watch))
 
 
+async def test_a_change_whose_read_was_cancelled_is_read_again(
+    plane: FakeControlPlane, watch: AsyncToolWatch
+) -> None:
+    await until(lambda: plane.watchers)
+    waiting = asyncio.create_task(next_list(watch))
+    plane.on_list = waiting.cancel  # type: ignore[assignment]
+    plane.users_changed = [""]  # lists change without a new version
+    plane.add("time", "zones")
+    plane.notify()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    plane.on_list = lambda: None
+    assert "time_zones" in names(await next_list(watch))
+
+
 async def test_an_abandoned_watch_is_freed(plane: FakeControlPlane) -> None:
     client = AsyncClient(plane.address)
     async with asyncio.timeout(BOUND):

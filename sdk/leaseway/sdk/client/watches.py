@@ -194,12 +194,14 @@ class AsyncListWatch(ProcessHandle, Generic[CatalogListT]):
         while not registry_version.ended:
             if self._last is not None:
                 await source.wait_beyond(runtime, registry_version, self._read_at, self._lists)
-            self._lists = registry_version.lists
+            lists = registry_version.lists
             if source.is_closed():
                 break
             items = await self._read(runtime)
             if items is None or source.is_closed() or registry_version.ended:
                 break
+            # Only now: a read that failed or was cancelled is due again.
+            self._lists = lists
             self._read_at = max(self._read_at, items.registry_version)
             if self._last is None or _differs(self._last, items):
                 self._last = items
