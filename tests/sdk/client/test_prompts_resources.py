@@ -233,6 +233,15 @@ async def test_a_rejected_subscription_raises_at_the_start_of_its_block(
             pytest.fail("It holds nothing.")
 
 
+async def test_a_subscription_that_times_out_at_its_server_says_so(
+    client: AsyncClient, offers: FakeWorker
+) -> None:
+    offers.faults = [Fault(Reason.DEADLINE_EXCEEDED, "The server did not answer.", "unknown")]
+    with pytest.raises(DeadlineExceeded, match="The server did not answer"):
+        async with client.subscribe_resource("notes://a"):
+            pytest.fail("It holds nothing.")
+
+
 async def test_an_unconfirmed_subscription_times_out(
     client: AsyncClient, offers: FakeWorker
 ) -> None:

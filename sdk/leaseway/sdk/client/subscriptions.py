@@ -106,13 +106,13 @@ class AsyncResourceUpdates(ProcessHandle):
         self._task = asyncio.create_task(subscribing, name=f"follow {self._request.item.name}")
         self._task.add_done_callback(self._on_ended)
         try:
-            async with asyncio.timeout(self._timeout):
-                await self._changes.accepted.wait()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._changes.accepted.wait()
+            except TimeoutError:
+                raise error_from_fault(self._timeout_fault()) from None
             if self._task.done():
-                raise_error_of(self._task)
-        except TimeoutError:
-            await self._stop()
-            raise error_from_fault(self._timeout_fault()) from None
+                raise_error_of(self._task)  # perhaps a DeadlineExceeded, which is a TimeoutError
         except BaseException:
             await self._stop()
             raise
