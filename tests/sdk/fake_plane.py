@@ -74,6 +74,7 @@ class FakeControlPlane(
         self.clients: list[catalog_pb2.ClientInfo] = []
         self.metadata: list[dict[str, Any]] = []
         self.problems: list[admin_pb2.Problem] = []
+        self.events: list[admin_pb2.Event] = []
         self.absent: set[str] = set()
         self.pages: dict[type, list[Any]] = {}
         self.most_resolved = 1_000
@@ -321,7 +322,7 @@ class FakeControlPlane(
         return admin_pb2.ReportProblemResponse()
 
     async def WatchEvents(self, request: Any, context: Any) -> Any:
-        yield admin_pb2.WatchEventsResponse()
+        yield admin_pb2.WatchEventsResponse(events=self.events)
 
     async def ListCalls(self, request: Any, context: Any) -> Any:
         return admin_pb2.ListCallsResponse()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
-from tests.sdk.fakes import FakeControlPlane, FakeWorker, in_thread
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, in_thread, until
 
 from leaseway.sdk import AsyncClient, Client
+from leaseway.sdk.operators.observe import follow_events
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 
@@ -142,3 +144,27 @@ async def test_report_refusal_reports_a_problem_to_operators(
     assert (first.severity, first.subject) == ("error", "openai:time_now")
     for part in ("openai", "chat-7", "time_now", text):
         assert part in first.message
+
+
+async def test_events_are_followed_at_another_control_plane_when_the_first_is_gone(
+    plane: FakeControlPlane,
+) -> None:
+    other, lost = FakeControlPlane(), 0
+    await other.start()
+
+    def on_lost() -> None:
+        nonlocal lost
+        lost += 1
+
+    try:
+        async with AsyncClient(f"{plane.address},{other.address}") as client:
+            events = follow_events(client, on_lost=on_lost)
+            following = asyncio.ensure_future(anext(events))
+            await until(lambda: lost)  # the first stream has ended
+            await plane.stop()
+            other.events = [admin_pb2.Event(number=1, message="It leads.")]
+            async with asyncio.timeout(BOUND):
+                assert (await following).message == "It leads."
+            await events.aclose()
+    finally:
+        await other.stop()

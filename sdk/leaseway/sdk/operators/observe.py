@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
@@ -17,6 +17,7 @@ from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import admin_pb2
 from leaseway.wire.audit_heads import AuditAnchor
+from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.messages.audit_heads import anchor_from_proto
 from leaseway.wire.messages.enums import SELECTIONS
 from leaseway.wire.messages.states import CallSelection
@@ -142,11 +143,11 @@ async def follow_events(
     kinds: Sequence[str] = (),
     last: int = 0,
     on_lost: Callable[[], None],
-) -> AsyncIterator[EventInfo]:
+) -> AsyncGenerator[EventInfo]:
     """Yield the recorded events, then new events, until closed.
 
-    After the first answer, it waits for a lost control plane, then continues after the last event;
-    `on_lost` is called each time.
+    After the first answer, it waits for a lost control plane, or for another one that leads, then
+    continues after the last event; `on_lost` is called each time.
 
     Raises:
         LeasewayError: The control plane could not be reached at first, or rejected the request.
@@ -167,9 +168,11 @@ async def follow_events(
                 seen = max(seen, event.number)
                 yield event
         except grpc.aio.AioRpcError as error:
+            fault = fault_of_control_plane(error, runtime.identity.address)
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                fault = fault_of_control_plane(error, runtime.identity.address)
                 raise error_from_fault(fault) from None
+            if not isinstance(error, RpcCutOff):  # else the channel has switched before
+                runtime.control.switch_leader(fault)
         on_lost()
         await asyncio.sleep(_RECONNECT_DELAY)
 
