@@ -56,6 +56,27 @@ async def test_closing_fails_calls_in_flight_as_cancelled(
     await until(lambda: worker.open_streams == 0)
 
 
+async def test_closing_fails_what_waits_for_a_plane_as_cancelled(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    acquiring = asyncio.create_task(client.session("one").acquire("desk"))
+    worker.answers_acquires.clear()
+    await until(lambda: worker.acquires)
+    plane.hold_place, plane.mute = asyncio.Event(), True
+    placed = len(plane.places)
+    calling = asyncio.create_task(client.session("two").call_tool("desk_open"))
+    asking, asked = asyncio.create_task(client.status()), asyncio.Event()
+    plane.on_status = asked.set
+    await until(lambda: len(plane.places) > placed)
+    await asked.wait()
+    await client.close()
+    for waiting in (acquiring, calling, asking):
+        with pytest.raises(Cancelled, match="The client was closed"):
+            await waiting
+    worker.answers_acquires.set()
+
+
 async def test_known_tools_are_called_without_a_control_plane(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:

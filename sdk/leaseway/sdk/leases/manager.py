@@ -25,6 +25,7 @@ from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.releases import LEASE_ENDED, LeaseReleases, is_acquired_by
 from leaseway.sdk.leases.state import Flight, Granted, Purpose, SessionLeases, Terms
 from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.faults import client_closed
 from leaseway.sdk.transport.session_users import SessionUsers
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
@@ -489,6 +490,8 @@ class LeaseManager:
         if answer is None:
             return None
         answered, task = answer
+        if task.cancelled():  # with the client; this caller is not
+            raise client_closed(sent=purpose is Purpose.ACQUIRE)
         try:
             return task.result()
         except Fault as fault:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
-from leaseway.sdk.transport.faults import fault_of_control_plane, is_dropped
+from leaseway.sdk.transport.faults import client_closed, fault_of_control_plane, is_dropped
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
@@ -18,6 +18,7 @@ from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import cause_in_tls, hint_at_tls, open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.durations import duration
+from leaseway.wire.timing.running_tasks import is_cancelled
 
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds to wait for an unreachable control plane."""
@@ -147,8 +148,13 @@ class ControlPlane:
             if not request.done():
                 await self._wait_beside_probes(request)
             if request.done():
-                with self._channel.in_flight():
-                    return request.result()
+                try:
+                    with self._channel.in_flight():
+                        return request.result()
+                except asyncio.CancelledError:
+                    if is_cancelled():
+                        raise
+                    raise client_closed(sent=True) from None  # gRPC cancels what is left
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} holds the connection but answers "

@@ -40,6 +40,7 @@ from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.signals import Signal
+from leaseway.wire.timing.running_tasks import is_cancelled
 
 _FEW: Final = 4
 """Workers of which each pick looks at all: that takes no longer than drawing two."""
@@ -196,6 +197,10 @@ class WorkerLink:
             return await rpc(request, timeout=timeout, metadata=self._identity.metadata)
         except grpc.aio.AioRpcError as error:
             raise fault_of_request(error, self.worker.id) from None
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise client_closed(sent=True) from None  # gRPC cancels what is left on its channel
         finally:
             self.requests -= 1
 
@@ -225,6 +230,10 @@ class WorkerLink:
                 raise silent_worker(self.worker.id, timeout) from None
             except grpc.aio.AioRpcError as error:
                 raise fault_of_worker(error, self.worker.id) from None
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                raise client_closed(sent=True) from None
             return None if message is grpc.aio.EOF else message
 
         try:
