@@ -113,6 +113,27 @@ async def test_another_control_plane_is_told_what_was_listed(bench: Any) -> None
     assert await bench.plane.expect("subject_listing") == listing
 
 
+async def test_a_first_call_after_a_failed_listing_waits_anew_for_another_control_plane(
+    bench: Any,
+) -> None:
+    own, bench.servers.tools = bench.servers.tools, dict(ECHO)
+    await bench.serve("chat", auth=FOR_USERS, shared=False)
+    bench.servers.tools = own
+    bench.servers.faults.append(Fault(Reason.SERVER_NOT_READY, "It did not start."))
+    about = {**ANNA, "arguments": b"{}", "session": "s1"}
+    refused = await bench.caller().refused("chat", "mine", **about)
+    assert refused.reason is Reason.TOOL_NOT_FOUND
+    assert (await bench.plane.expect("subject_listing")).lists.HasField("problem")
+    bench.plane.end_stream()
+    await bench.plane.hello()
+    await bench.push()
+    caller = bench.caller()
+    call_id = await caller.begin("chat", "mine", **about)
+    listing = await bench.plane.expect("subject_listing")
+    bench.plane.send(subject_toolset=answer_to(listing, "mine"))
+    assert not (await caller.result(call_id)).HasField("status")
+
+
 async def test_a_worker_with_more_users_than_queued_messages_joins_again(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

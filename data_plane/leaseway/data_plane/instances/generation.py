@@ -281,6 +281,11 @@ class Generation(InstanceOwner):
             await self._listed.wait()
         self.needs_listing = False
 
+    def require_listing(self) -> None:
+        """Let calls wait until the server has been listed, or listed again."""
+        self.needs_listing = True
+        self._listed.clear()
+
     def end_listing(self) -> None:
         """Let calls go on that wait for the listing."""
         self.needs_listing = False

@@ -86,7 +86,7 @@ class SubjectLists:
                 ready.append(generation)
             else:  # listed again by the next call, or when it is asked for
                 self._sent.pop(generation, None)
-                generation.needs_listing = True
+                generation.require_listing()
         self._telling = self._context.background.spawn(
             self._tell(ready), "tell what is listed for tenants and users"
         )
