@@ -145,7 +145,7 @@ class PoisonedClient(FakeClient):
 def _patched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make one of the `observe` functions return poison."""
     returned = typing.get_type_hints(getattr(observe, name))["return"]
-    if typing.get_origin(returned) is not None and "Iterator" in str(returned):
+    if typing.get_origin(returned) is not None and re.search("Iterator|Generator", str(returned)):
 
         async def follow(*_: Any, **__: Any) -> Any:
             yield poisoned(typing.get_args(returned)[0])

@@ -408,7 +408,8 @@ def processes_below(workers: Iterable[int]) -> dict[str, str]:
     found = list(workers)
     for parent in found:
         for task in Path(f"/proc/{parent}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+            with contextlib.suppress(FileNotFoundError):  # the thread has ended meanwhile
+                found += map(int, (task / "children").read_text().split())
         shown[f"command line of {parent}"] = Path(f"/proc/{parent}/cmdline").read_text()
     for process in found[1:]:
         shown[f"environment of {process}"] = Path(f"/proc/{process}/environ").read_text()
