@@ -18,7 +18,7 @@ from benchmarks.rows.row import SESSIONS, TEXT, Row, check
 from leaseway.sdk import AsyncClient, Client
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 
-__all__ = ["POLICY", "ROWS"]
+__all__ = ["LIMITS", "POLICY", "ROWS", "RULE"]
 
 _SHARED = {"truely-stateless": True}
 _MESSAGE_LIMIT = [("grpc.max_receive_message_length", 2**25)]
@@ -31,14 +31,14 @@ POLICY: dict[str, object] = {
     "rate_limit": "900000000/s",
 }
 """Keys of a server's entry: each call is classified, counted and, with audit, recorded."""
-_LIMITS: dict[str, object] = {
+LIMITS: dict[str, object] = {
     "quota": {
         "calls": "900000000/m",
         "concurrent": 4096,
         "tools": {"*": {"calls": "900000000/m", "concurrent": 4096}},
     }
 }
-_RULE: dict[str, object] = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
+RULE: dict[str, object] = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
 
 
 def _shared(
@@ -208,10 +208,10 @@ ROWS = (
     Row(
         "ruled",
         "Leaseway, the same with a CEL rule",
-        _shared(audited=True, policy=POLICY | _RULE),
+        _shared(audited=True, policy=POLICY | RULE),
         (1, 32, 128),
     ),
-    Row("limited", "Leaseway, limits of server and tool", _shared(policy=_LIMITS), (1, 32, 128)),
+    Row("limited", "Leaseway, limits of server and tool", _shared(policy=LIMITS), (1, 32, 128)),
     Row("leased_audited", "Leaseway, leased, policy and audit on", _leased_audited),
     Row("http", "Leaseway, streamable HTTP", _http),
     Row("http_api", "Leaseway, a REST API as tools", _rest),

@@ -37,14 +37,14 @@ class Api:
 
     Attributes:
         statuses: The statuses of the pod that watches report, one each; the last one stays.
-        refusals: For each verb, the HTTP statuses of the next requests.
+        refusals: For each verb, the HTTP statuses of the next requests, and the reasons.
         requests: The methods and paths of all requests.
         socket: The last attached websocket.
     """
 
     def __init__(self, *statuses: dict[str, Any]) -> None:
         self.statuses = list(statuses or (_RUNNING,))
-        self.refusals: dict[str, list[int]] = {}
+        self.refusals: dict[str, list[tuple[int] | tuple[int, str]]] = {}
         self.requests: list[str] = []
         self.socket: web.WebSocketResponse | None = None
 
@@ -53,7 +53,9 @@ class Api:
         self.requests.append(f"{request.method} {path}")
         refusals = self.refusals.get(request.method, [])
         if refusals:
-            return web.json_response({"message": "not now"}, status=refusals.pop(0))
+            code, *reason = refusals.pop(0)
+            refusal = {"message": "not now", "reason": reason[0] if reason else ""}
+            return web.json_response(refusal, status=code)
         if path.endswith("/attach"):
             return await self._attach(request)
         if request.method != "GET":
@@ -174,12 +176,22 @@ async def test_a_pod_starts_although_the_api_is_busy_or_starts_again(
 ) -> None:
     api = Api()
     # The answer to the first attempt was lost: the pod exists.
-    api.refusals = {"POST": [503, 409], "GET": [429]}
+    api.refusals = {"POST": [(503,), (409, "AlreadyExists")], "GET": [(429,)]}
     async with transport_of(api, tmp_path, monkeypatch) as transport:
         await transport.connect()
 
     assert api.requests.count("POST pods") == 2
     assert "GET pods/p/attach" in api.requests
+
+
+async def test_a_pod_that_another_conflict_refuses_is_not_taken_for_one_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api()
+    api.refusals = {"POST": [(503,), (409, "Conflict")]}
+    async with transport_of(api, tmp_path, monkeypatch) as transport:
+        with pytest.raises(Fault, match=r"refused POST pods \(409\): not now"):
+            await transport.connect()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +224,7 @@ async def test_pods_of_an_earlier_process_are_deleted_once_the_api_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = Api()
-    api.refusals = {"DELETE": [503]}
+    api.refusals = {"DELETE": [(503,)]}
     async with pods_of(api, tmp_path, monkeypatch) as pods:
         await pods.owner("box")
         await until(lambda: "DELETE secrets" in api.requests)

@@ -12,7 +12,7 @@ from tests.conftest import BOUND
 from leaseway.front.http import scopes
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.http.scopes import Scopes
-from leaseway.sdk import ControlPlaneUnavailable, LeasewayError, ToolNotFound
+from leaseway.sdk import ControlPlaneUnavailable, LeasewayError, PermissionDenied, ToolNotFound
 
 AWAY = ControlPlaneUnavailable("The control plane does not answer.")
 
@@ -65,6 +65,14 @@ async def test_an_unknown_server_is_not_said_to_be_missing_while_the_control_pla
     client = _Client()
     client.error = AWAY
     assert await status(Scopes(cast("Any", client))) == 503
+
+
+async def test_a_caller_that_is_refused_is_not_told_to_try_again() -> None:
+    client = _Client()
+    checked = Scopes(cast("Any", client))
+    assert await status(checked) == 200
+    client.error = PermissionDenied("The credential does not allow this.")
+    assert await status(checked) == 404
 
 
 async def test_one_request_asks_again_for_a_known_server(monkeypatch: pytest.MonkeyPatch) -> None:

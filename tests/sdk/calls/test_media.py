@@ -75,7 +75,7 @@ def test_an_artifact_without_its_client_is_a_note_when_awaited() -> None:
     assert REF in done.value.value[0]["text"]
 
 
-@pytest.mark.parametrize("data", ["%", None, 5, "AAA"])
+@pytest.mark.parametrize("data", ["%", None, 5, "AAAAA"])
 def test_an_image_with_invalid_data_becomes_a_text(data: object) -> None:
     assert shown(image(data=data)) == [{"type": "text", "text": "An image that cannot be read."}]
 

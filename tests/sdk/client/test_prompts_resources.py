@@ -350,6 +350,10 @@ def test_incomplete_results_have_empty_properties() -> None:
         _ = ResourceResult(b'{"contents":[{"blob":"x"}]}').blob
 
 
+def test_a_blob_with_the_alphabet_of_urls_keeps_its_bytes() -> None:
+    assert ResourceResult(b'{"contents":[{"blob":"-_8"}]}').blob == b"\xfb\xff"
+
+
 async def test_the_synchronous_client_uses_prompts_and_resources(
     plane: FakeControlPlane, offers: FakeWorker
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from urllib.parse import urlsplit
 from leaseway.cli.output.files import Piece, file_name
 from leaseway.cli.output.tables import one_line
 from leaseway.wire.messages.artifact_refs import extension_of, media_type
+from leaseway.wire.text.base64_text import decoded
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, AsyncSession, ToolResult
@@ -65,8 +64,8 @@ def _size(item: dict[str, Any]) -> int | None:
 
 def _decoded(encoded: str) -> bytes | None:
     try:
-        return base64.b64decode("".join(encoded.split()), validate=True)
-    except (ValueError, binascii.Error):
+        return decoded(encoded)
+    except ValueError:
         return None
 
 

@@ -110,6 +110,12 @@ class InstanceSet:
             return _NEWEST_WITH_SERVER_REQUESTS
         return self.variant.toolset.protocol_version
 
+    @property
+    def lists_tools(self) -> bool | None:
+        """Whether the server listed tools, exposed or not; None if it was not listed yet."""
+        toolset = self.variant.toolset
+        return bool(toolset.contract) if toolset.protocol_version else None
+
     def _is_downgraded(self, greeting: Greeting) -> bool:
         """Return whether an instance uses an older protocol; one of an MCP client follows that."""
         return self._downgraded and greeting.client is None
@@ -147,16 +153,14 @@ class InstanceSet:
             greeting: How it introduces itself.
             awaited: Whether somebody waits for its start.
         """
-        toolset = self.variant.toolset
-        recorded = toolset.protocol_version
+        recorded = self.variant.toolset.protocol_version
         version = _NEWEST_WITH_SERVER_REQUESTS if self._is_downgraded(greeting) else recorded
-        lists_tools = bool(toolset.tools) if recorded else None
         request = InstanceRequest(
             known_version=version,
             resolved_values=self.resolved_values,
             names=names,
             greeting=greeting,
-            lists_tools=lists_tools,
+            lists_tools=self.lists_tools,
         )
         live = self._context.open(self.variant.spec, self._owner, request, awaited=awaited)
         live.lease_id = lease_id

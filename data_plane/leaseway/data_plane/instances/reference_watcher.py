@@ -316,7 +316,11 @@ class ReferenceWatcher:
         context = self._context
         try:
             async with self._slots:
-                request = InstanceRequest(old.instances.known_version, trial.values)
+                request = InstanceRequest(
+                    old.instances.known_version,
+                    trial.values,
+                    lists_tools=old.instances.lists_tools,
+                )
                 live = context.open(old.variant.spec, request=request, awaited=False)
                 try:
                     await live.start()

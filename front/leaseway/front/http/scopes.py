@@ -7,12 +7,14 @@ from typing import Final
 
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.methods import Methods
-from leaseway.sdk import LeasewayError, ToolNotFound
+from leaseway.sdk import LeasewayError
+from leaseway.wire.errors import SETTLING, UNANSWERED
 
 _TTL: Final = 10.0
 _ASK_AGAIN: Final = 2.0
 """Seconds that the control plane may take to say whether a known server still exists."""
 _MAX_CACHED: Final = 10_000
+_PASSING: Final = UNANSWERED | SETTLING
 
 
 class Scopes:
@@ -43,10 +45,11 @@ class Scopes:
             self._remember(scope)
         try:
             await self._client.list_tools([scope], timeout=_ASK_AGAIN if was_known else None)
-        except ToolNotFound as error:
-            self._known.pop(scope, None)
-            raise HttpError(404, error.message) from None
         except LeasewayError as error:
+            passes = error.reason in _PASSING or error.retry_after is not None
+            if not passes:
+                self._known.pop(scope, None)
+                raise HttpError(404, error.message) from None
             if not was_known:
                 raise HttpError(503, error.message, {"Retry-After": "1"}) from None
         self._remember(scope)

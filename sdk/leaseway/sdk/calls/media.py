@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypedDict, overload
 
 from leaseway.sdk.errors import ArtifactLost
 from leaseway.wire.messages.artifact_refs import media_type
+from leaseway.wire.text.base64_text import decoded
 
 MODEL_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """Image types that models accept."""
@@ -138,8 +138,8 @@ def _split_header(data: str) -> tuple[str, str]:
 
 def _decode(text: str) -> bytes | None:
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (ValueError, binascii.Error):
+        return decoded(text)
+    except ValueError:
         return None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from reprlib import Repr
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from leaseway.sdk.calls.media import (
 )
 from leaseway.sdk.calls.results import McpResult
 from leaseway.sdk.errors import InternalError
+from leaseway.wire.text.base64_text import decoded
 
 _short: Final = Repr()
 _short.maxstring = 80
@@ -98,8 +97,8 @@ class ResourceResult(McpResult):
         for part in self.contents:
             if isinstance(part.get("blob"), str):
                 try:
-                    return base64.b64decode(part["blob"])
-                except (binascii.Error, ValueError) as error:
+                    return decoded(part["blob"])
+                except ValueError as error:
                     raise InternalError(
                         f"The server sent a blob that is not base64 ({error}); see `.contents`.",
                         started="yes",

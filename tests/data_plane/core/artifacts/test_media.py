@@ -175,7 +175,7 @@ def test_media_of_any_size_are_decoded_in_parts(size: int) -> None:
     assert all(len(part) <= 768 * 1024 for part in parts)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 200, 800_000])
+@pytest.mark.parametrize("size", [4, 800_000])
 def test_base64_for_urls_and_without_padding_is_decoded_too(size: int) -> None:
     content = bytes(range(255, -1, -1)) * (size // 256) + b"\xfb\xff\xfe\xff"[: size % 256]
     text = base64.urlsafe_b64encode(content).decode().rstrip("=")

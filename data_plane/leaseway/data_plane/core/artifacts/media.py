@@ -16,6 +16,7 @@ import msgspec
 
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
 from leaseway.wire.messages.artifact_refs import media_type
+from leaseway.wire.text.base64_text import standard
 
 MediaKind = Literal["image", "audio"]
 
@@ -30,11 +31,6 @@ _MAX_HEADER: Final = 256
 _PART_SIZE: Final = 1 << 20  # characters, a multiple of 4; other threads run between parts
 _WHITE_SPACE: Final = b" \t\r\n"
 _ESCAPED: Final = re.compile(rb"[\\ ]")
-
-_OF_URLS: Final = re.compile(rb"[-_]")
-_FROM_URLS: Final = bytes.maketrans(b"-_", b"+/")
-_SEARCHED: Final = 4096
-_MAX_PADDING: Final = 3
 
 _Members = dict[str, msgspec.Raw]
 _decode_object: Final = msgspec.json.Decoder(_Members).decode
@@ -211,21 +207,8 @@ def image_from_text(mime_type: str, text: str) -> EncodedMedia:
 
 def _build_media(kind: MediaKind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:
     url_type, base64 = _split_data_url(text)
-    base64 = _standard(base64)
     mime_type = media_type(mime_type) or media_type(url_type) or _UNKNOWN_TYPE
-    return EncodedMedia(kind, mime_type, base64)
-
-
-def _standard(text: bytes | memoryview) -> bytes | memoryview:
-    """Return base64 with the alphabet and the padding of RFC 4648, section 4.
-
-    Some servers send the alphabet for URLs, or leave padding out.
-    """
-    # Of a text with that alphabet, nearly every 100 characters have one that differs.
-    if _OF_URLS.search(text, 0, _SEARCHED):
-        text = bytes(text).translate(_FROM_URLS)
-    missing = -len(text) % 4
-    return bytes(text) + b"=" * missing if 0 < missing < _MAX_PADDING else text
+    return EncodedMedia(kind, mime_type, standard(base64))
 
 
 def _text(value: msgspec.Raw | None) -> str:

@@ -55,6 +55,10 @@ class ApiBusyError(PodFailure):
     """The API did not answer, or could not now: the request is worth another attempt."""
 
 
+class ExistsError(PodFailure):
+    """There is an object of that name already."""
+
+
 class Ending(NamedTuple):
     """How a pod's server has ended, as a part of a sentence, and its exit status if it exited."""
 
@@ -126,12 +130,16 @@ class Pods:
         Raises:
             PodFailure: It was refused.
         """
-        known: tuple[int, ...] = ()
+        may_exist = False
         while True:
             try:
-                await self._request("POST", plural, manifest, known=known)
+                await self._request("POST", plural, manifest)
+            except ExistsError:
+                if not may_exist:
+                    raise
+                return
             except ApiBusyError as busy:
-                known = (409,)  # an attempt without an answer may have succeeded
+                may_exist = True  # an attempt without an answer may have succeeded
                 yield str(busy)
                 await asyncio.sleep(_RETRY_INTERVAL)
             else:
@@ -421,8 +429,11 @@ def refusal_hint(status: int, message: str) -> str:
 
 async def _refusal(action: str, response: aiohttp.ClientResponse) -> PodFailure:
     text = await response.text()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(text)["message"])
-    status = f"{response.status}{refusal_hint(response.status, text)}"
     kind = ApiBusyError if response.status in _BUSY else PodFailure
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        said = json.loads(text)
+        text = str(said["message"])
+        if said.get("reason") == "AlreadyExists":  # 409 is also a quota that changes meanwhile
+            kind = ExistsError
+    status = f"{response.status}{refusal_hint(response.status, text)}"
     return kind(f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}")

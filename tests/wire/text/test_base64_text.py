@@ -1,0 +1,25 @@
+"""Base64 in the ways in which servers write it."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.wire.text.base64_text import decoded
+
+
+@given(st.binary(max_size=300))
+def test_each_way_to_write_base64_is_read(content: bytes) -> None:
+    for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
+        text = encode(content).decode()
+        broken = "\n".join(text[at : at + 7] for at in range(0, len(text), 7))
+        assert [decoded(way) for way in (text, text.rstrip("="), broken)] == [content] * 3
+
+
+@pytest.mark.parametrize("text", ["x", "AAAAA", "%%%", "AAA=AAAA", "====", "\udc80", "é"])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decoded(text)
