@@ -103,6 +103,9 @@ class Calls:
     def invalid_utf8(self, key, params):
         raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"x":"\xff\xfe"}}\n' % key)
 
+    def no_content(self, key, params):
+        answer(key, {"structuredContent": {"said": "x" * params["arguments"]["size"]}})
+
     def no_object(self, key, params):
         raw(b'{"jsonrpc":"2.0","id":%d,"result":["what"]}\n' % key)
 
@@ -197,6 +200,13 @@ for line in sys.stdin.buffer:
             supported = ["2025-03-26"] if mode == "one_version" else []
             data = {"supported": supported, "requested": version}
             send({"id": key, "error": {"code": -32602, "message": text, "data": data}})
+            continue
+        declared = message["params"]["capabilities"]
+        has_modes = any(declared.get("elicitation", {}))
+        known = {"knows_no_modes": not has_modes, "knows_no_capabilities": not declared}
+        if not known.get(mode, True):
+            text = 'Unrecognized field "form" (class Elicitation), not marked as ignorable'
+            send({"id": key, "error": {"code": -32603, "message": text}})
             continue
         info = {"name": "faulty", "version": "0"}
         capabilities = [] if mode == "php" else {"tools": {}}

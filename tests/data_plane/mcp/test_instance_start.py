@@ -109,6 +109,15 @@ async def test_a_server_that_refuses_the_newest_version_is_offered_its_own(
     assert instance.protocol_version == "2025-03-26"
 
 
+@pytest.mark.parametrize("mode", ["knows_no_modes", "knows_no_capabilities"])
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_a_server_that_refuses_what_is_declared_is_declared_less(
+    bench: Bench, protocol: str, mode: str
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", mode, protocol=protocol))
+    assert (instance.protocol_version, list(instance.tools)) == ("2025-11-25", ["call"])
+
+
 @pytest.mark.parametrize(
     ("code", "message", "data", "version"),
     [

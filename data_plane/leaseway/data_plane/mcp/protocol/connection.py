@@ -28,7 +28,7 @@ from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import CALL_ENDED, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.definitions.greeting import CORRECTIONS
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
-from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, introduce
+from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, Offer, introduce
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_call,
@@ -85,7 +85,7 @@ class Peer(Dispatcher[TransportContext]):
         client: The MCP client that leases the connection, or None. Set before the handshake.
         asks_alone: Whether a request of a server that callers share goes to the only call in
             flight. Set before the handshake.
-        offered_version: The version that `initialize` offers; empty for the newest, or a client's.
+        offer: What `initialize` offers.
         answers_within: Seconds in which the server must answer what the official session asks, or
             want it later, instead of the session's own limit; None outside the handshake.
         corrected: What was corrected in the answer to the greeting, in words; empty for nothing.
@@ -124,7 +124,8 @@ class Peer(Dispatcher[TransportContext]):
         self.leased = False
         self.client: McpClient | None = None
         self.asks_alone = False
-        self.offered_version = self.corrected = ""
+        self.offer = Offer()
+        self.corrected = ""
         self.answers_within: float | None = None
         self.sets_log_level = False
         self.log_level = LogLevel(self._set_log_level)
@@ -289,8 +290,8 @@ class Peer(Dispatcher[TransportContext]):
                 **(params or {}),
                 "capabilities": LEGACY_CAPABILITIES if can_reach_callers else roots_only,
             }
-        if method == "initialize" and self.offered_version:
-            params = {**(params or {}), "protocolVersion": self.offered_version}
+        if method == "initialize":
+            params = self.offer.applied_to(params or {})
         entry = RawRequest(answers_within=self.answers_within)
         payload = await self._round_trip(method, params, options, None, entry)
         try:

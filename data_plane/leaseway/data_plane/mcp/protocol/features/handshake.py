@@ -8,17 +8,28 @@ from typing import Any, Final
 
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
 from mcp.shared.exceptions import MCPError
-from mcp_types import UNSUPPORTED_PROTOCOL_VERSION, ServerCapabilities
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ServerCapabilities,
+)
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from leaseway.data_plane.core.calls.call import NO_ANSWERS, SERVER_METHODS
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.client_meta import ClientMeta, modern_meta
 from leaseway.data_plane.mcp.protocol.messages.era import Era
-from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
+from leaseway.data_plane.mcp.protocol.messages.pending import (
+    ConnectionLost,
+    InvalidResponse,
+    http_status,
+)
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS
 
+_ABOUT_PARAMS: Final = frozenset({400, 422, 500})
+"""HTTP statuses of servers that cannot read the params of a request."""
 _is_about_version: Final = re.compile(r"protocol.{0,3}version", re.IGNORECASE).search
 _find_versions: Final = re.compile(r"\b20\d\d-\d\d-\d\d\b").findall
 
@@ -132,11 +143,12 @@ async def _discover(session: ClientSession, peer: Peer, timeout: float) -> None:
 
 
 async def _initialize(session: ClientSession, peer: Peer) -> None:
-    """Initialize a server; offer older versions to one that refuses the newest.
+    """Initialize a server; offer one that refuses that older versions, or fewer capabilities.
 
-    It should answer with a version of its own instead.
+    It should answer with a version of its own instead, and ignore what it does not know.
     """
     refused = {HANDSHAKE_PROTOCOL_VERSIONS[-1]}
+    first: MCPError | None = None
     while True:
         try:
             await session.initialize()
@@ -145,10 +157,13 @@ async def _initialize(session: ClientSession, peer: Peer) -> None:
             raise
         except MCPError as error:
             version = version_instead(error, refused)
-            if not version:
-                raise
-            peer.offered_version = version
-            refused.add(version)
+            if version:
+                peer.offer.version = version
+                refused.add(version)
+            elif _may_be_about_params(error) and peer.offer.lessen():
+                first = first or error
+            else:
+                raise first or error from None
 
 
 def version_instead(error: MCPError, refused: Collection[str]) -> str:
@@ -163,6 +178,13 @@ def version_instead(error: MCPError, refused: Collection[str]) -> str:
     others = [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version not in refused]
     named = [version for version in _find_versions(said) if version in others]
     return max(named) if named else next(iter(others), "")
+
+
+def _may_be_about_params(error: MCPError) -> bool:
+    """Return whether a server may have refused `initialize` for what it says."""
+    if isinstance(error, InvalidResponse):
+        return http_status(error.fault) in _ABOUT_PARAMS
+    return PARSE_ERROR <= error.error.code <= INVALID_REQUEST
 
 
 async def _initialize_after_discover(session: ClientSession, peer: Peer, timeout: float) -> None:

@@ -24,6 +24,51 @@ GREETINGS: Final = frozenset({"initialize", "server/discover"})
 """The first requests of a connection."""
 
 _MAX_CLIENTS: Final = 256
+_PLAIN: Final = frozenset({"roots", "sampling", "elicitation"})
+"""The capabilities of clients until 2025-06-18, which have no modes."""
+_OF_ROOTS: Final = "listChanged"
+
+
+class Offer:
+    """What `initialize` offers a server, which is less after it has refused that.
+
+    Attributes:
+        version: The protocol version; empty for the newest, or a client's.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._times_less = 0
+        self._declared: Mapping[str, Any] = {}
+
+    def applied_to(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the params of `initialize` with what is offered now."""
+        self._declared = params["capabilities"]
+        for _ in range(self._times_less):
+            self._declared = _lessened(self._declared)
+        offered = {"protocolVersion": self.version} if self.version else {}
+        return {**params, **offered, "capabilities": self._declared}
+
+    def lessen(self) -> bool:
+        """Declare fewer capabilities the next time; return whether that is possible."""
+        if not self._declared:
+            return False
+        self._times_less += 1
+        return True
+
+
+def _lessened(capabilities: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return less of what a client declares; in the end nothing.
+
+    Many libraries refuse a whole `initialize` for a member that they do not know, such as older
+    ones of Java the modes of elicitation.
+    """
+    plain = {
+        name: {_OF_ROOTS: said[_OF_ROOTS]} if isinstance(said, dict) and _OF_ROOTS in said else {}
+        for name, said in capabilities.items()
+        if name in _PLAIN
+    }
+    return plain if plain != capabilities else {}
 
 
 class ClientMeta:
