@@ -105,7 +105,9 @@ ARRAY = {"type": "array", "items": {"type": "string"}}
         (True, {"items": {"$id": "inner"}}, "absent"),
         (True, {"items": {"$anchor": "é"}}, "absent"),
         (True, {"$anchor": "a", "items": {"$anchor": "a"}}, "absent"),
-        (True, {"items": {"pattern": "("}}, "absent"),
+        (True, {"items": {"pattern": "("}}, {"items": {}}),
+        (True, {"items": {"pattern": r"(?P<id>a)"}}, {"items": {}}),  # no JavaScript
+        (True, {"items": {"pattern": r"^\p{L}$"}}, {"items": {}}),  # no Python
         (True, {"minimum": "5"}, "absent"),
         (True, {"enum": []}, "absent"),
         (True, {"items": {"nullable": True}}, "absent"),

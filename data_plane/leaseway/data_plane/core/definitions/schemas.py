@@ -7,20 +7,17 @@ results before they list anything. A keyword that says nothing there is dropped 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import warnings
 from typing import Any, Final
 from urllib.parse import unquote
 
-import jsonschema_rs
-
 from leaseway.data_plane.core.definitions.members import Changes
 from leaseway.wire.json_pointer import at_pointer
-from leaseway.wire.messages.json_schema import DATA, MAPS, TYPES
+from leaseway.wire.listing.schema_keywords import is_pattern, is_valid
+from leaseway.wire.messages.json_schema import DATA, MAPS
 
 _FROM_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
-_MAX_PATTERN: Final = 10_000
 _MAX_SUBSCHEMAS: Final = 20_000
-_anchor: Final = re.compile(r"[a-zA-Z_][-a-zA-Z0-9._]*").fullmatch
 _MAX_HOPS: Final = 32
 """References from one to the next, without anything between them."""
 
@@ -56,7 +53,7 @@ def output_schema(given: Any, changes: Changes, *, modern: bool) -> dict[str, An
         schema = {"type": "object", **schema}
         schema["type"] = "object"
     _read_keywords(schema, "outputSchema", changes)
-    fault = _Usable(schema).fault()
+    fault = _Usable(schema, changes).fault()
     if fault:
         changes.add(f"outputSchema cannot be used ({fault})")
         return None
@@ -89,129 +86,32 @@ def _read_keywords(schema: dict[str, Any], path: str, changes: Changes) -> None:
             schema["required"] = [name for name in required if isinstance(name, str)]
 
 
-def _is_schema(value: Any) -> bool:
-    return isinstance(value, dict | bool)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_choice(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
-def _are_schemas(value: Any) -> bool:
-    return _is_choice(value) and all(map(_is_schema, value))
-
-
-def _is_map(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_schema, value.values()))
-
-
-def _is_type(value: Any) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(item, str) and item in TYPES for item in value)
-    return isinstance(value, str) and value in TYPES
-
-
-def _is_pattern(value: Any) -> bool:
-    if not isinstance(value, str) or len(value) > _MAX_PATTERN:
-        return False
-    try:
-        jsonschema_rs.validator_for({"pattern": value})
-    except ValueError:
-        return False
-    return True
-
-
-def _is_anchor(value: Any) -> bool:
-    return isinstance(value, str) and _anchor(value) is not None
-
-
-def _are_items(value: Any) -> bool:
-    return _is_schema(value) or (isinstance(value, list) and all(map(_is_schema, value)))
-
-
-def _is_pattern_map(value: Any) -> bool:
-    return _is_map(value) and all(map(_is_pattern, value))
-
-
-def _are_dependencies(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        _are_items(item) or _is_list(item) for item in value.values()
-    )
-
-
-_KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "type": _is_type,
-    "enum": _is_choice,
-    "properties": _is_map,
-    "patternProperties": _is_pattern_map,
-    "additionalProperties": _is_schema,
-    "propertyNames": _is_schema,
-    "required": _is_list,
-    "dependencies": _are_dependencies,
-    "dependentRequired": _are_dependencies,
-    "dependentSchemas": _is_map,
-    "items": _are_items,
-    "prefixItems": _are_schemas,
-    "additionalItems": _is_schema,
-    "unevaluatedItems": _is_schema,
-    "unevaluatedProperties": _is_schema,
-    "contains": _is_schema,
-    "allOf": _are_schemas,
-    "anyOf": _are_schemas,
-    "oneOf": _are_schemas,
-    "not": _is_schema,
-    "if": _is_schema,
-    "then": _is_schema,
-    "else": _is_schema,
-    "$defs": _is_map,
-    "definitions": _is_map,
-    "pattern": _is_pattern,
-    "format": _is_text,
-    "minimum": _is_number,
-    "maximum": _is_number,
-    "exclusiveMinimum": _is_number,
-    "exclusiveMaximum": _is_number,
-    "multipleOf": _is_number,
-    "minLength": _is_number,
-    "maxLength": _is_number,
-    "minItems": _is_number,
-    "maxItems": _is_number,
-    "minContains": _is_number,
-    "maxContains": _is_number,
-    "minProperties": _is_number,
-    "maxProperties": _is_number,
-    "uniqueItems": _is_flag,
-    "nullable": _is_flag,
-    "$ref": _is_text,
-    "$dynamicRef": _is_text,
-    "$anchor": _is_anchor,
-    "$dynamicAnchor": _is_anchor,
-}
 _NOT_SUPPORTED: Final = frozenset({"id", "$async"})
 """Keywords on which clients that compile schemas stop."""
 
 
-class _Usable:
-    """Finds out whether clients can compile a schema; does not compile it, which may take long."""
+def _is_pattern_of_all(value: Any) -> bool:
+    """Return whether clients in JavaScript and in Python read a regular expression."""
+    if not is_pattern(value):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what will mean something else one day
+        try:
+            re.compile(value)
+        except (re.error, OverflowError, RecursionError):
+            return False
+    return True
 
-    def __init__(self, root: dict[str, Any]) -> None:
+
+class _Usable:
+    """Finds out whether clients can compile a schema; does not compile it, which may take long.
+
+    A pattern that is none for one of them is left out: results are described less exactly then.
+    """
+
+    def __init__(self, root: dict[str, Any], changes: Changes) -> None:
         self._root = root
+        self._changes = changes
         self._anchors: dict[str, dict[str, Any]] = {}
         self._referring: list[dict[str, Any]] = []
 
@@ -226,6 +126,9 @@ class _Usable:
                 return "it is too long"
             if not isinstance(schema, dict):
                 continue
+            if "pattern" in schema and not _is_pattern_of_all(schema["pattern"]):
+                del schema["pattern"]
+                self._changes.add("a pattern in outputSchema is none in every language")
             fault = self._keyword_fault(schema)
             if fault:
                 return fault
@@ -242,8 +145,7 @@ class _Usable:
         for name, value in schema.items():
             if name in _NOT_SUPPORTED or (name == "nullable" and "type" not in schema):
                 return f"{name} is not supported there"
-            is_valid = _KEYWORDS.get(name)
-            if is_valid is not None and not is_valid(value):
+            if not is_valid(name, value):
                 return f"{name} has a wrong value"
         if "$ref" in schema or "$dynamicRef" in schema:
             self._referring.append(schema)
