@@ -20,6 +20,7 @@ from leaseway.front.results import strip_meta
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MIB
 from leaseway.wire.clients.mcp_headers import ArgumentHeader, Path, argument_headers
+from leaseway.wire.listing.model_parts import with_accepted_parts
 from leaseway.wire.listing.model_schemas import ModelSchema
 from leaseway.wire.messages.mcp import INVALID_PARAMS
 
@@ -153,7 +154,7 @@ def listed_schema(tool: Tool) -> ModelSchema:
     """Return a tool's input schema as it is listed, and how its arguments are named there."""
     listed = tool.for_models
     if listed.names and header_arguments(tool):  # headers repeat arguments by the server's names
-        return ModelSchema(tool.input_schema, {})
+        return ModelSchema(with_accepted_parts(tool.input_schema), {})
     return listed
 
 

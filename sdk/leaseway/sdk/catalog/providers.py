@@ -1,10 +1,10 @@
 """Conversion of tools to the formats of model providers. Pure: inputs are never changed.
 
-A schema is passed on as the server wrote it, even if a provider may reject it: nothing is narrowed
-silently. Only choices at its root become plain properties for OpenAI and Anthropic, which refuse
-all tools of a request for one such schema. A tool that a provider's format cannot express is
-reported as a `ProjectionProblem`. Other rejections by the provider can be reported with
-`AsyncClient.report_refusal`.
+Nothing is narrowed silently: a schema is passed on as the server wrote it, but for what providers
+refuse all tools of a request for: parts that JSON Schema 2020-12 does not have (`model_parts`) and,
+for OpenAI and Anthropic, choices at its root, which become plain properties. A tool that a
+provider's format cannot express is reported as a `ProjectionProblem`. Other rejections by the
+provider can be reported with `AsyncClient.report_refusal`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from leaseway.sdk.catalog.tools import Tool
 from leaseway.sdk.validation import check_text
+from leaseway.wire.listing.model_parts import with_accepted_parts
 
 ProjectionReason = Literal[
     "NAME_REFUSED", "NAME_TAKEN", "SCHEMA_NOT_OBJECT", "ARGUMENT_REFUSED", "TOO_MANY_TOOLS"
@@ -55,7 +56,7 @@ def _to_gemini(tool: Tool) -> dict[str, Any]:
     return {
         "name": tool.name,
         "description": tool.description,
-        "parametersJsonSchema": deepcopy(tool.input_schema),
+        "parametersJsonSchema": deepcopy(with_accepted_parts(tool.input_schema)),
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.listing.model_parts import with_accepted_parts
 from leaseway.wire.listing.model_schemas import (
     ModelSchema,
     with_accepted_names,
@@ -112,8 +113,12 @@ class Tool:
 
     @cached_property
     def for_models(self) -> ModelSchema:
-        """The input schema with names of arguments that models' APIs accept."""
+        """The input schema with parts, and names of arguments, that models' APIs accept."""
         return with_accepted_names(self.input_schema)
+
+    @property
+    def _schema_for_apis(self) -> dict[str, Any]:
+        return with_plain_root(with_accepted_parts(self.input_schema))
 
     def definition(self) -> dict[str, Any]:
         """Return the definition as in MCP's `tools/list`, without empty members."""
@@ -133,7 +138,7 @@ class Tool:
         function = {
             "name": self.name,
             "description": self.description,
-            "parameters": deepcopy(with_plain_root(self.input_schema)),
+            "parameters": deepcopy(self._schema_for_apis),
         }
         return {"type": "function", "function": function}
 
@@ -142,7 +147,7 @@ class Tool:
         return {
             "name": self.name,
             "description": self.description,
-            "input_schema": deepcopy(with_plain_root(self.input_schema)),
+            "input_schema": deepcopy(self._schema_for_apis),
         }
 
 

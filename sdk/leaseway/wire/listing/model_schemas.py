@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from leaseway.wire.json_pointer import at_fragment
+from leaseway.wire.listing.model_parts import with_accepted_parts
 from leaseway.wire.messages.json_schema import CHOICES
 
 _NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -44,10 +45,10 @@ def argument_name(name: str) -> str:
 
 
 class ModelSchema(NamedTuple):
-    """An input schema whose arguments have names that models' APIs accept.
+    """An input schema whose parts, and names of arguments, models' APIs accept.
 
     Attributes:
-        schema: The schema; the server's own object if no name had to be changed.
+        schema: The schema; the server's own object if nothing had to be changed.
         names: The server's names of the renamed arguments, by the new ones.
     """
 
@@ -60,7 +61,8 @@ class ModelSchema(NamedTuple):
 
 
 def with_accepted_names(schema: dict[str, Any]) -> ModelSchema:
-    """Return a tool's input schema with names of arguments that models' APIs accept."""
+    """Return a tool's input schema with parts, and names of arguments, that models' APIs accept."""
+    schema = with_accepted_parts(schema)
     flat = with_plain_root(schema)
     properties = flat.get("properties")
     if not isinstance(properties, dict) or all(map(_is_accepted, properties)):
