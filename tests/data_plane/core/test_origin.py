@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from leaseway.data_plane.core.origin import kept_encrypted, same_origin
+from leaseway.data_plane.core.origin import kept_encrypted, meant, same_origin
 
 _DEFAULTS = {"http": 80, "https": 443}
 _SCHEMES = st.sampled_from(["http", "https"])
@@ -119,3 +119,25 @@ def test_a_target_that_was_changed_is_on_the_same_origin(
     if kept != target:
         assert same_origin(source, kept)
         assert (scheme, other_scheme, host) == ("https", "http", other_host)
+    assert same_origin(source, meant(source, target)) or meant(source, target) == target
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "asked"),
+    [
+        ("http://tools:8080/sse", "http://localhost:8080/m?s=1", "http://tools:8080/m?s=1"),
+        ("http://tools/sse", "http://0.0.0.0:8000/m", "http://tools/m"),
+        ("https://a.example/mcp", "http://127.0.0.1:8000/mcp/", "https://a.example/mcp/"),
+        ("https://a.example:8443/mcp", "http://[::]:80/mcp/", "https://a.example:8443/mcp/"),
+        ("http://localhost:8000/sse", "http://127.0.0.1:8000/m", "http://localhost:8000/m"),
+    ],
+)
+def test_a_server_that_names_itself_by_its_own_machine_is_asked_where_it_was_reached(
+    source: str, target: str, asked: str
+) -> None:
+    assert meant(URL(source), URL(target)) == URL(asked)
+
+
+@pytest.mark.parametrize("target", ["http://localhost:9000/m", "http://10.0.0.1:8000/m"])
+def test_another_server_is_not_taken_for_the_one_that_names_it(target: str) -> None:
+    assert meant(URL("http://127.0.0.1:8000/sse"), URL(target)) == URL(target)

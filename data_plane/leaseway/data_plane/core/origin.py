@@ -30,6 +30,18 @@ def same_origin(source: URL, target: URL) -> bool:
     return source.scheme == target.scheme and source.port == target.port
 
 
+def meant(source: URL, target: URL) -> URL:
+    """Return the address that a server at `source` means by one that it names.
+
+    A server that knows nothing of the name by which it is reached (in a container, behind a proxy)
+    names itself by an address of its own machine, which is another machine here: `localhost`,
+    `0.0.0.0`. Between two names of this machine, the ports tell servers apart.
+    """
+    if _is_own_machine(target) and (not _is_own_machine(source) or source.port == target.port):
+        target = URL(f"{source.origin()}{target.raw_path_qs}", encoded=True)
+    return kept_encrypted(source, target)
+
+
 def kept_encrypted(source: URL, target: URL) -> URL:
     """Return a target on the host of an https source with that source's scheme and port.
 
@@ -48,3 +60,15 @@ def _host(url: URL) -> str:
         return ipaddress.ip_address(host).compressed
     except ValueError:
         return host
+
+
+def _is_own_machine(url: URL) -> bool:
+    """Return whether a URL's host is whoever opens it, or all addresses of a server."""
+    host = _host(url)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -19,7 +19,7 @@ import aiohttp
 from yarl import URL
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.core.origin import kept_encrypted, same_origin
+from leaseway.data_plane.core.origin import meant, same_origin
 from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
@@ -228,7 +228,7 @@ class SseTransport(Transport):
         try:
             if len(data) > _MAX_ENDPOINT:
                 raise ValueError
-            target = kept_encrypted(stream, stream.join(URL(data.decode().strip())))
+            target = meant(stream, stream.join(URL(data.decode().strip())))
             origin = target.origin()
         except ValueError:
             raise errors.unreadable(self._server, "an endpoint that is not a URL") from None

@@ -14,7 +14,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
-from leaseway.data_plane.core.origin import kept_encrypted, same_origin
+from leaseway.data_plane.core.origin import meant, same_origin
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.transport import Receipt
@@ -140,7 +140,7 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
     location = response.headers.get("location")
     if response.status not in _REDIRECTS or location is None:
         return None
-    target = kept_encrypted(response.url, response.url.join(URL(location)))
+    target = meant(response.url, response.url.join(URL(location)))
     keeps_method = response.method == "GET" or response.status in (307, 308)
     if keeps_method and same_origin(response.url, target):
         return target
