@@ -101,10 +101,12 @@ async def misbehave(request, message):
 
 
 def other_type(message, content_type):
-    """Answer as another type than JSON, or as none."""
+    """Answer as another type than JSON, or as none; as JSON with an event."""
     result = {"content": [{"type": "text", "text": content_type}], "resultType": "complete"}
     body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
-    headers = {} if content_type == "none" else {"Content-Type": content_type}
+    if content_type in ("none; event", "application/json"):
+        body = b": hello\nevent: message\ndata: " + body + b"\n\n"
+    headers = {} if content_type.startswith("none") else {"Content-Type": content_type}
     return web.Response(body=body, headers=headers)
 
 

@@ -219,7 +219,17 @@ async def test_an_invalid_response_fails_only_its_call(
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
 
 
-@pytest.mark.parametrize("kind", ["none", "text/plain; charset=utf-8", "text/html"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "none",
+        "text/plain; charset=utf-8",
+        "text/html",
+        "text/event-stream",  # a JSON body
+        "application/json",  # an event
+        "none; event",
+    ],
+)
 async def test_a_response_is_read_whatever_type_it_states(
     bench: Bench, modern: str, kind: str
 ) -> None:

@@ -22,7 +22,13 @@ from leaseway.data_plane.kinds.remote.http.endpoint import (
     SessionForgotten,
 )
 from leaseway.data_plane.kinds.remote.http.refusals import ErrorAnswer, asks_to_wait
-from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http.sse_parser import (
+    SseEvent,
+    SseParser,
+    SseTooLarge,
+    is_event_stream,
+    is_json,
+)
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, request_key
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import read_error
@@ -117,6 +123,10 @@ class EventReader:
         parser.restart()
         try:
             async for data in response.content.iter_any():
+                if parser.begins and is_json(data):
+                    rest = await errors.read_body(self._server, response)
+                    await self.handle_body(key, data + rest)
+                    return
                 for event in parser.feed(data):
                     await self.handle_event(key, event)
                 if not self._is_pending(key):
@@ -127,6 +137,17 @@ class EventReader:
         except aiohttp.ClientPayloadError:
             if parser.last_id is None or not resumable:
                 raise
+
+    async def handle_events(self, key: object, stream: bytes) -> None:
+        """Handle the messages of a whole event stream.
+
+        Raises:
+            Fault: An event answers the request, but is not JSON-RPC.
+        """
+        parser = SseParser(errors.MAX_BODY)
+        for event in parser.feed(stream):
+            await self.handle_event(key, event)
+        self._handle_last(key, parser.finish())
 
     def _handle_last(self, key: object, data: bytes) -> None:
         """Handle the last event of a stream, without the empty line after it, if it is whole."""
@@ -259,9 +280,12 @@ class ResponseReader:
             raise errors.of_unexpected_type(self._server, response)
         else:
             body = await errors.read_body(self._server, response)
-            if response.content_type != "application/json" and not _has_response(body):
+            if is_event_stream(body):
+                await self._events.handle_events(posted.key, body)
+            elif response.content_type != "application/json" and not _has_response(body):
                 raise errors.of_unexpected_type(self._server, response)
-            await self._events.handle_body(posted.key, body)
+            else:
+                await self._events.handle_body(posted.key, body)
         if self._is_pending(posted.key):
             raise errors.ended_early(self._server)
 

@@ -6,8 +6,23 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from leaseway.data_plane.mcp.protocol.messages.reading import BYTE_ORDER_MARK
+
 _SENDABLE_ID: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]{0,4096}")
 """An id that a header may have when the stream is resumed; SSE itself excludes only zero."""
+
+
+_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+def is_event_stream(start: bytes) -> bool:
+    """Return whether a body is an event stream by how it begins, whatever type it states."""
+    return start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(_FIELDS)
+
+
+def is_json(start: bytes) -> bool:
+    """Return whether a body is JSON by how it begins: no field of an event has such a name."""
+    return start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith((b"{", b"["))
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,11 @@ class SseParser:
         self._id: str | None = None
         self.last_id: str | None = None
         self.retry: float | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing of the stream was read yet."""
+        return self._first and not self._line
 
     def restart(self) -> None:
         """Start a new stream; keep the id of the last whole event and the retry delay."""
@@ -103,7 +123,7 @@ class SseParser:
     def _parse_line(self, line: bytes) -> SseEvent | None:
         if self._first:
             self._first = False
-            line = line.removeprefix(b"\xef\xbb\xbf")
+            line = line.removeprefix(BYTE_ORDER_MARK)
         if not line:
             return self._dispatch()
         field, _, value = line.partition(b":")
