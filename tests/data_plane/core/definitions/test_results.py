@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.definitions.results import corrected, corrected_params
+from leaseway.data_plane.core.definitions.results import corrected, corrected_params, with_content
 from leaseway.data_plane.mcp.protocol.messages.results import read_result
 
 TEXT = {"type": "text", "text": "x"}
@@ -156,3 +156,20 @@ def test_what_a_server_asks_has_no_nulls() -> None:
     assert json.loads(sampling) == {"messages": [{"role": "user", "content": TEXT}], "maxTokens": 9}
     elicitation = json.dumps({"message": "m", "requestedSchema": schema}).encode()
     assert corrected_params(elicitation) is elicitation
+
+
+@pytest.mark.parametrize(
+    ("result", "texts"),
+    [
+        ({}, []),
+        ({"isError": True, "structuredContent": None, "_meta": {"a": 1}}, []),
+        ({"structuredContent": {"a": 1}}, ['{"a": 1}']),
+        ({"toolResult": 7}, ['{"toolResult":7}']),
+        ({"structuredContent": "x" * 2**20}, []),
+    ],
+)
+def test_a_result_without_content_says_as_a_text_what_it_says(
+    result: dict[str, Any], texts: list[str]
+) -> None:
+    payload = json.loads(with_content(json.dumps(result).encode()))
+    assert payload == {"content": [{"type": "text", "text": text} for text in texts], **result}

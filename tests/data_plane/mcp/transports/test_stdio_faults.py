@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.data_plane.mcp.conftest import Bench, connection
 
@@ -74,6 +76,16 @@ async def test_bytes_that_are_not_utf8_become_replacement_characters(bench: Benc
     for _ in range(2):
         outcome = await bench.call(instance, "call")
         assert outcome.payload.decode() == '{"content":[],"x":"\ufffd\ufffd"}'
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_a_result_without_content_gets_what_official_clients_require(
+    bench: Bench, size: int
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "no_content"))
+    result = json.loads((await bench.call(instance, "call", {"size": size})).payload)
+    (item,) = result["content"]
+    assert json.loads(item["text"]) == result["structuredContent"] == {"said": "x" * size}
 
 
 @pytest.mark.parametrize("mode", ["no_object", "endless_integer", "endless_nesting"])

@@ -17,6 +17,7 @@ import msgspec
 
 from leaseway.data_plane.core.definitions import members as read
 from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
+from leaseway.wire.bounds import MIB
 from leaseway.wire.messages.artifact_refs import type_of_bytes
 
 HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
@@ -24,6 +25,9 @@ HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
 _has_scheme: Final = re.compile(HAS_SCHEME).match
 _MAX_ITEMS: Final = 1_000
 """Items of a list that are corrected; a longer list stays as it is."""
+_OF_RESULTS: Final = frozenset({"structuredContent", "isError", "resultType", "_meta"})
+_MAX_SAID: Final = MIB
+"""Bytes of a text that repeats what a result says."""
 _ANY_BYTES: Final = "application/octet-stream"
 _FIRST: Final = 24
 """Characters of base64 that tell the type of what they encode."""
@@ -60,6 +64,24 @@ def corrected(result: bytes) -> tuple[bytes, str]:
         if name in members:
             _correct_list(members, name, correct, changes)
     return (msgspec.json.encode(members), str(changes)) if changes.any else (result, "")
+
+
+def with_content(result: bytes) -> bytes:
+    """Return the result of a tool that has no `content` with one, which official clients require.
+
+    That is the text of what it says otherwise: models read only `content` in many clients.
+    """
+    members = _object(result)
+    structured = members.get("structuredContent")
+    if structured is not None and not _starts(structured, b"null"):
+        said = bytes(structured)
+    else:
+        said = msgspec.json.encode(
+            {name: value for name, value in members.items() if name not in _OF_RESULTS}
+        )
+    is_text = said != b"{}" and len(said) <= _MAX_SAID
+    text = {"type": "text", "text": said.decode()}
+    return msgspec.json.encode({"content": [text] if is_text else [], **members})
 
 
 def corrected_params(params: bytes) -> bytes:

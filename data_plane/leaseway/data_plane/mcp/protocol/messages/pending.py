@@ -14,6 +14,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
+from leaseway.data_plane.core.definitions.results import with_content
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     ResponseError,
@@ -198,6 +199,9 @@ class ToolCall:
             self._connection.warn_no_back_channel()
         if flags.resultType not in _COMPLETE and self._connection.era.modern:
             return self._outcome_of_type(flags.resultType, payload)
+        if flags.content is msgspec.UNSET and not self.request.method:
+            payload = with_content(payload)
+            self._connection.log_repair("results without content", "their text is what they say")
         return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:

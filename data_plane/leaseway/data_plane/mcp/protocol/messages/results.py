@@ -94,13 +94,14 @@ class Flags(msgspec.Struct, gc=False, frozen=True):
 
     isError: bool = False  # noqa: N815 - MCP's name
     resultType: Any = None  # noqa: N815 - MCP's name
+    content: Any = UNSET
 
 
 class Look(Flags, Generic[TextT], frozen=True):
     """A result that official clients accept."""
 
     resultType: str = "complete"  # noqa: N815 - MCP's name
-    content: list[_Content[TextT]] = []
+    content: list[_Content[TextT]] | UnsetType = UNSET
     messages: list[_Message[TextT]] = []
     contents: list[_Contents[TextT]] = []
     meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
@@ -108,7 +109,7 @@ class Look(Flags, Generic[TextT], frozen=True):
     @property
     def has_media(self) -> bool:
         """Whether it has images or sounds."""
-        items = itertools.chain(self.content, (message.content for message in self.messages))
+        items = itertools.chain(self.content or (), (message.content for message in self.messages))
         return any(isinstance(item, _Image | _Audio) for item in items)
 
 
@@ -130,7 +131,7 @@ def look_at(result: bytes | memoryview | Raw) -> Look[Raw]:
         ValueError: Official clients would reject it.
     """
     look = _read_large(result)
-    items = [*look.content, *(message.content for message in look.messages)]
+    items = [*(look.content or ()), *(message.content for message in look.messages)]
     for item in items:
         if isinstance(item, _Text | _Image | _Audio):
             _check_text(item.value)
