@@ -40,6 +40,7 @@ def env_of(name: str, key: str, text: str) -> tuple[ParsedConfig, Value | None]:
         ("librechat.yaml", {"version": "1.3.1", "cache": True, "mcpServers": {"s": RUN}}),
         ("config.yaml", {"name": "n", "version": "1.0.0", "schema": "v1", "mcpServers": [
             {"name": "s"} | RUN]}),
+        ("config.yaml", {"mcp": {"enabled": True, "servers": [{"name": "s"} | RUN]}}),
         ("config.yaml", {"extensions": [{"name": "s", "type": "stdio", "cmd": "x"}]}),
         ("crush.json", {"$schema": "x", "mcp": {"s": {"type": "stdio"} | RUN}}),
         ("settings.json", {"amp.mcpServers": {"s": RUN}}),

@@ -100,8 +100,9 @@ def test_a_kind_of_credential_that_is_not_known_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("off", ["true", "True", True])
-def test_a_switch_may_be_a_text(off: object) -> None:
-    parsed = parse_server(command="x", disabled=off)
+@pytest.mark.parametrize("key", ["disabled", "quarantined"])
+def test_a_switch_may_be_a_text(key: str, off: object) -> None:
+    parsed = parse_server(command="x", **{key: off})
     assert (parsed.issues, parsed.servers) == ((), {})
 
 

@@ -147,7 +147,8 @@ def _names(node: Tree | None) -> frozenset[str] | None:
 
 def _reject_unknown(entry: TableEntry, known: Sequence[str]) -> None:
     for member in entry.members:
-        is_known = member.name in known or isinstance(member.value, Table)
+        is_on = member.name == "enabled" and getattr(member.value, "value", None) is True
+        is_known = member.name in known or isinstance(member.value, Table) or is_on
         if not is_known and looks_restrictive(member.name):
             raise NotUnderstood(member.at, f"{quoted(member.name)} has no meaning here")
 

@@ -166,6 +166,8 @@ class ClientServer:
         if isinstance(member.value, Leaf) and member.value.value is None:
             return  # clients write null for an option that is not set
         name = RENAMED.get(member.name, member.name)
+        if name == "protocol" and folded(str(getattr(member.value, "value", ""))) in _TRANSPORTS:
+            name = "transport"
         if name in ("command", "url") and _is_empty(member.value) and self._has_another():
             return  # as some forms save what was not filled in
         try:

@@ -64,7 +64,7 @@ _DENY_PARTS: Final = frozenset(
 _ALLOW_MODES: Final = frozenset({"allow", "include", "whitelist", "allowlist"})
 _DENY_MODES: Final = frozenset({"block", "deny", "exclude", "blacklist", "blocklist", "denylist"})
 _ENABLED: Final = frozenset({"enabled", "isenabled", "enable", "active", "isactive"})
-_DISABLED: Final = frozenset({"disabled", "isdisabled", "disable"})
+_DISABLED: Final = frozenset({"disabled", "isdisabled", "disable", "quarantined"})
 _TEXTS: Final = frozenset({"description", "title"})
 """Folded settings of a tool that only describe it."""
 _UNASKED: Final = frozenset({"auto", "approve", "never", "none"})
