@@ -75,6 +75,7 @@ class FakeControlPlane(
         self.metadata: list[dict[str, Any]] = []
         self.problems: list[admin_pb2.Problem] = []
         self.events: list[admin_pb2.Event] = []
+        self.events_fault: Fault | None = None
         self.absent: set[str] = set()
         self.pages: dict[type, list[Any]] = {}
         self.most_resolved = 1_000
@@ -322,6 +323,8 @@ class FakeControlPlane(
         return admin_pb2.ReportProblemResponse()
 
     async def WatchEvents(self, request: Any, context: Any) -> Any:
+        if self.events_fault is not None:
+            await abort(context, self.events_fault)
         yield admin_pb2.WatchEventsResponse(events=self.events)
 
     async def ListCalls(self, request: Any, context: Any) -> Any:

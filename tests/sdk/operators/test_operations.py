@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, in_thread, until
 
-from leaseway.sdk import AsyncClient, Client
-from leaseway.sdk.operators.observe import follow_events
+from leaseway.sdk import AsyncClient, Client, PermissionDenied
+from leaseway.sdk.operators.observe import fetch_events, follow_events
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.errors import Fault, Reason
 
 
 async def test_status_has_readiness_version_and_workers(client: AsyncClient) -> None:
@@ -168,3 +170,11 @@ async def test_events_are_followed_at_another_control_plane_when_the_first_is_go
             await events.aclose()
     finally:
         await other.stop()
+
+
+async def test_a_caller_who_may_not_read_events_gets_an_error_of_the_sdk(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    plane.events_fault = Fault(Reason.PERMISSION_DENIED, "It lacks the role viewer.")
+    with pytest.raises(PermissionDenied, match="It lacks the role viewer"):
+        await fetch_events(client)

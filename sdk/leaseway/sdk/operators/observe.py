@@ -130,7 +130,10 @@ async def fetch_events(
         request = admin_pb2.WatchEventsRequest(
             client=runtime.identity.client_info, server_id=server_id, kinds=kinds, last=last
         )
-        return [event async for event in _stream(runtime, request, _HISTORY_TIMEOUT)]
+        try:
+            return [event async for event in _stream(runtime, request, _HISTORY_TIMEOUT)]
+        except grpc.aio.AioRpcError as error:
+            raise fault_of_control_plane(error, runtime.identity.address) from None
 
     await client._ask(_reach, None)  # this waits for a control plane that is starting
     return await client._ask(operation, None)
