@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -19,13 +20,17 @@ from tests.console.browser import Page, browser
 from tests.control_plane.core.builders import hello, lease, spec
 from tests.e2e.system import System, python_server
 
+from leaseway.control_plane.console import live
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
+from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.records import WorkerReport
+from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk import AsyncClient
 from leaseway.spec.model import VariantKey
+from leaseway.v1 import admin_pb2
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord
@@ -254,6 +259,11 @@ async def test_a_tool_is_called_with_the_values_of_its_form(page: Page, tmp_path
         await page.until(
             "document.querySelector('.try .failure')?.innerText === 'parts is not JSON.'"
         )
+        await page.run(_fill_form(["ann", "", "9007199254740993", ""]))
+        await page.run("document.querySelector('form.try button').click()")
+        await page.until(
+            "document.querySelector('.try .failure')?.innerText.startsWith('count has more digits')"
+        )
         await page.run(_fill_form(["ann", "may be null", "3", '["a"]']))
         await page.run("document.querySelector('form.try button').click()")
         await page.until("document.body.innerText.includes('Done in')")
@@ -265,6 +275,56 @@ async def test_a_tool_is_called_with_the_values_of_its_form(page: Page, tmp_path
             "parts": ["a"],
         }
         assert page.complaints == []
+
+
+async def test_a_call_that_is_looked_at_stays_in_the_list_of_a_busy_system(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(1)
+
+    async def newest(*_asked: object) -> admin_pb2.ListCallsResponse:
+        name = f"t{next(numbers)}"
+        call = admin_pb2.CallRecord(id=name, server_id="a", tool=name)
+        call.started_at.FromSeconds(1_800_000_000)
+        call.duration.FromMilliseconds(5)
+        return admin_pb2.ListCallsResponse(calls=[call])
+
+    monkeypatch.setattr(Inspector, "calls", newest)
+    monkeypatch.setattr(live, "_CACHE_SECONDS", 0.0)
+    async with console_of(Plane(epoch=1)) as url:
+        await page.open(url)
+        await page.until("document.body.innerText.includes('No worker is connected')")
+        await _open_view(page, url, "calls")
+        await page.until("document.querySelector('.calls button')?.innerText.includes('a:t2')")
+        await page.run("document.querySelector('.calls button').click()")
+        await page.until("!!document.querySelector('.waterfall')")
+        await page.run(  # after what the page itself has asked for
+            "fetch('api/calls').then((answer) => answer.json())"
+            ".then(() => new Promise((done) => requestAnimationFrame(() => done(true))))"
+        )
+        assert await page.run("!!document.querySelector('.waterfall')")
+
+
+async def test_the_buttons_of_a_row_with_long_texts_stay_on_one_line(page: Page) -> None:
+    plane = Plane(epoch=1)
+    asked = ApprovalRequest(
+        tenant="acme",
+        agent="bot",
+        session="chat-1",
+        of_session=False,
+        server_id="bank",
+        tool="pay",
+        digest="d",
+        arguments=json.dumps({"to": "x" * 1_000}),
+        asked_by="key 'ops'",
+    )
+    await plane.approvals.ask(asked, use=False)
+    async with console_of(plane) as url:
+        await page.open(url)
+        await page.until("document.body.innerText.includes('No worker is connected')")
+        await _open_view(page, url, "approvals")
+        await page.until("document.querySelectorAll('td button').length === 2")
+        assert await page.run("document.querySelector('td button').offsetHeight") < 50
 
 
 def _fill_form(texts: list[str]) -> str:

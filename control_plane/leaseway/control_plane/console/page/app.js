@@ -113,7 +113,7 @@ function rates(message, before) {
     row.total += one.calls;
     addLoad(row, one);
     addLoad(workers[one.worker] ??= { ...NO_LOAD }, one);
-    if (was && message.time > was.time) {
+    if (was && message.time > was.time && one.calls >= was.calls) { // fewer: the worker has forgotten a removed server
       const passed = message.time - was.time;
       row.calls += (one.calls - was.calls) / passed;
       row.failed += (one.failed - was.failed) / passed;

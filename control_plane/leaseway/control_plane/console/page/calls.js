@@ -7,11 +7,13 @@ export function Calls({ words, runbook }) {
   const [selection = "recent", server = ""] = words;
   const [tick, setTick] = useState(0);
   const [open, setOpen] = useState("");
+  // An open call stays in the list: on a busy system a newer list would not have it.
   useEffect(() => {
+    if (open) return undefined;
     const timer = setInterval(() => document.hidden || setTick((old) => old + 1), 3000);
     return () => clearInterval(timer);
-  }, []);
-  const { data, error } = useFetched(`api/calls?${query({ select: selection, server, limit: 60 })}`, open ? 0 : tick);
+  }, [open]);
+  const { data, error } = useFetched(`api/calls?${query({ select: selection, server, limit: 60 })}`, tick);
   return html`<h1>Calls</h1>
     <nav class="tabs" aria-label="Which calls">${SELECTIONS.map((one) => html`<a href=${`#/calls/${one}/${encodeURIComponent(server)}`}
       aria-current=${one === selection ? "page" : null}>${one}</a>`)}

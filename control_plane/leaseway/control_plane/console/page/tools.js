@@ -126,15 +126,23 @@ function gather(fields, values) {
     if (text === "" && !(field.required && field.type === "string")) continue;
     if (field.choices) args[field.name] = field.choices.find((choice) => toText(choice) === text);
     else if (field.type === "string") args[field.name] = text;
-    else {
-      try {
-        args[field.name] = JSON.parse(text);
-      } catch {
-        throw new Error(`${field.name} is not JSON.`);
-      }
-    }
+    else args[field.name] = parsed(field.name, text);
   }
   return args;
+}
+
+
+function parsed(name, text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new Error(`${name} is not JSON.`);
+  }
+  // JavaScript has rounded it: the tool would get another number.
+  if (typeof value === "number" && /^\s*-?\d+\s*$/.test(text) && !Number.isSafeInteger(value))
+    throw new Error(`${name} has more digits than this page can send. Use the command line: leaseway call`);
+  return value;
 }
 
 function Answer({ answer }) {
