@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 
-from leaseway.control_plane.config.kubernetes.resources import CustomResource
+from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
     Condition,
     Facts,
@@ -62,12 +62,21 @@ class ResourceStatus:
         self._elector = elector
         self._loaded: tuple[LoadedResource, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
+        self._has_read = elector is None  # without others, what was loaded is the newest
         self._failing = False
         self._refused: set[str] = set()
 
     @property
-    def _leads(self) -> bool:
-        return self._elector is None or self._elector.leading
+    def _may_write(self) -> bool:
+        """Whether this process leads and knows its workers.
+
+        Until then all servers look as if no worker had ever started them.
+        """
+        state, elector = self._plane.state, self._elector
+        if (elector is not None and not elector.leading) or not state.settled:
+            return False
+        is_served = state.visible.version > 0 or not state.roster.connected
+        return is_served and not state.content.is_waiting
 
     def loaded(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
         """Remember the resources of a parsed configuration and their issues."""
@@ -97,7 +106,7 @@ class ResourceStatus:
                         # Starts before the comparison, so that no later change is missed.
                         changed = asyncio.ensure_future(self._plane.wait_for_change(_MAX_INTERVAL))
                         try:
-                            all_written = not self._leads or await self._write(api)
+                            all_written = not self._may_write or await self._write(api)
                             await asyncio.sleep(_INTERVAL if all_written else _INTERVAL * 5)
                             if all_written:
                                 await changed
@@ -111,6 +120,7 @@ class ResourceStatus:
 
     async def _write(self, api: Any) -> bool:
         """Write changes; return whether the API accepted every status."""
+        await self._read_statuses(api)
         view = StateView(self._plane)
         all_written = True
         accepted: set[str] = set()
@@ -134,6 +144,15 @@ class ResourceStatus:
         self._refused -= accepted - refused
         self._failing = False
         return all_written
+
+    async def _read_statuses(self, api: Any) -> None:
+        """Read what an earlier leader has written since the resources were loaded here."""
+        if self._has_read:
+            return
+        for kind in KINDS:
+            for resource in (await api.list(kind)).resources:
+                self._written[resource.uid] = resource.status
+        self._has_read = True
 
     async def _try(
         self, kind: str, writing: Awaitable[None], accepted: set[str], refused: set[str]

@@ -1,0 +1,142 @@
+"""The statuses of resources that a control plane writes when it begins to lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.core.builders import spec
+
+from leaseway.control_plane.config.kubernetes import api
+from leaseway.control_plane.config.kubernetes.api import CustomResourceList
+from leaseway.control_plane.config.kubernetes.resources import CustomResource, ResourceKind
+from leaseway.control_plane.config.layers.sources import resource_source
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.leadership import Elector
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.resource_status import ResourceStatus
+from leaseway.spec.model import VariantKey
+from leaseway.wire.bounds import SETTLING
+
+_SERVER = CustomResource(kind="MCPServer", namespace="team", name="a", uid="1", generation=1)
+
+
+class FakeApi:
+    """The API with one resource.
+
+    Attributes:
+        opened: Set when a control plane has begun to write statuses.
+        written: The statuses that were written, with whether the plane had settled by then.
+    """
+
+    def __init__(self, plane: Plane, status: Mapping[str, Any]) -> None:
+        self.opened = asyncio.Event()
+        self.written: asyncio.Queue[tuple[Mapping[str, Any], bool]] = asyncio.Queue()
+        self._plane = plane
+        self._status = status
+
+    async def list(self, kind: ResourceKind) -> CustomResourceList:
+        found = (replace(_SERVER, status=self._status),) if kind == _SERVER.kind else ()
+        return CustomResourceList(found, "1")
+
+    async def write_status(self, _resource: CustomResource, status: Mapping[str, Any]) -> None:
+        self._status = status
+        self.written.put_nowait((status, self._plane.state.settled))
+
+    async def record_event(self, *_about: object) -> None:
+        """Ignore an event."""
+
+
+@asynccontextmanager
+async def writing(
+    plane: Plane,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    loaded: Mapping[str, Any],
+    newest: Mapping[str, Any],
+    elected: bool = False,
+) -> AsyncIterator[FakeApi]:
+    """Write the status of the resource.
+
+    Args:
+        plane: The plane.
+        monkeypatch: Replaces the API.
+        loaded: The status that the resource had when it was loaded.
+        newest: The status that it has now.
+        elected: Whether the plane leads after an election.
+    """
+    fake = FakeApi(plane, newest)
+
+    @asynccontextmanager
+    async def open_fake(_namespace: str) -> AsyncIterator[FakeApi]:
+        fake.opened.set()
+        yield fake
+
+    monkeypatch.setattr(api, "open_api", open_fake)
+    unused: Any = None
+    elector = Elector(unused, "127.0.0.1:1_me", 3) if elected else None
+    if elector is not None:
+        elector.leading = True
+    status = ResourceStatus(plane, elector)
+    source = resource_source(replace(_SERVER, status=loaded))
+    status.loaded({source: ""}, ParsedConfig({}, frozenset(), (), broken=False))
+    task = asyncio.create_task(status.run("team"))
+    try:
+        async with asyncio.timeout(BOUND):
+            yield fake
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Clock:
+    """A clock that stands still."""
+
+    seconds = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(self.seconds, 1_800_000_000.0 + self.seconds)
+
+
+def settle(plane: Plane, clock: Clock) -> None:
+    clock.seconds += SETTLING
+    with plane.transition() as (state, now):
+        state.tick(now)
+
+
+def configured(clock: Clock) -> Plane:
+    plane = Plane(epoch=1, clock=clock)
+    with plane.transition() as (state, now):
+        state.apply_config({VariantKey("a"): spec("a")}, frozenset(), (), now)
+    return plane
+
+
+async def test_no_status_is_written_before_workers_could_tell_what_they_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    plane = configured(clock)
+    async with writing(plane, monkeypatch, loaded={}, newest={}) as fake:
+        await fake.opened.wait()
+        await asyncio.sleep(0)
+        settle(plane, clock)
+        assert (await fake.written.get())[1]
+
+
+async def test_a_new_leader_compares_with_what_the_earlier_one_has_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    plane = configured(clock)
+    settle(plane, clock)
+    async with writing(plane, monkeypatch, loaded={}, newest={}) as fake:
+        current, _ = await fake.written.get()
+    of_others = {**current, "tools": 7}
+    async with writing(plane, monkeypatch, loaded=current, newest=of_others, elected=True) as fake:
+        assert (await fake.written.get())[0] == current
