@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from nats.js.client import JetStreamContext
 from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.data_plane.audit.shipped import RUN, Shipped, eventually, numbers_in
-from tests.nats_server import PASSWORD, NatsServer, nats_server
+from tests.nats_server import PASSWORD, STREAM, SUBJECT, NatsServer, nats_server
 
+from leaseway.data_plane.audit.sinks import nats
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.sinks.port import ObjectExists, Sink, SinkError
 from leaseway.data_plane.audit.verifying import verify_sink
@@ -185,3 +187,57 @@ async def test_a_record_that_is_larger_than_a_message_is_shipped_in_pieces(
         stored = {stored.name: await sink.get(stored.name) async for stored in sink.objects()}
         assert numbers_in(stored) == [1, 2, 3]
         await sink.aclose()
+
+
+class Link:
+    """Passes on connections to a server; it can drop those that are open, and tells no end."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._target = int(server.url.rpartition(":")[2])
+        self._writers: list[asyncio.StreamWriter] = []
+        self._passing: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[int]:
+        """Listen; yield the port."""
+        listening = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield listening.sockets[0].getsockname()[1]
+        finally:
+            listening.close()
+            self.drop()
+            for writer in self._writers:
+                writer.transport.abort()
+
+    def drop(self) -> None:
+        for task in self._passing:
+            task.cancel()
+
+    async def _serve(self, inward: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        answers, outward = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [back, outward]
+        for reader, writer in ((inward, outward), (answers, back)):
+            self._passing.append(asyncio.create_task(_pass_on(reader, writer)))
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while part := await reader.read(64 * 1024):
+        writer.write(part)
+
+
+async def test_a_connection_that_the_network_has_dropped_is_replaced_after_one_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_TIMEOUT", 0.5)
+    async with nats_server(tmp_path) as server:
+        opened(server, monkeypatch)
+        link = Link(server)
+        async with link.open() as port:
+            sink = open_sink(f"nats://127.0.0.1:{port}/{STREAM}/{SUBJECT}")
+            await sink.put("w1.abc/000001.000000000000", b"one\n")
+            link.drop()
+            with pytest.raises(SinkError, match="cannot be written"):
+                await sink.put("w1.abc/000001.000000000004", b"two\n")
+            await sink.put("w1.abc/000001.000000000004", b"two\n")
+            assert len([stored async for stored in sink.objects()]) == 2
+            await sink.aclose()

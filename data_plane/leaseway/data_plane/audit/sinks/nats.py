@@ -73,7 +73,7 @@ class NatsSink:
     async def put(self, name: str, content: bytes) -> None:
         from nats.js.errors import APIError
 
-        stream = await self._connected()
+        stream, client = await self._connected()
         headers = {"Nats-Msg-Id": name, "Nats-Expected-Last-Subject-Sequence": "0"}
         try:
             if len(content) + _HEADERS_SIZE > self._limit:
@@ -98,20 +98,20 @@ class NatsSink:
                 ) from None
             raise self._failed("be written", error) from None
         except _errors() as error:
-            raise self._failed("be written", error) from None
+            raise await self._given_up(client, "be written", error) from None
         if stored.duplicate:
             raise ObjectExists(f"{self._address} already has {name}.")
 
     async def get(self, name: str) -> bytes:
-        stream = await self._connected()
+        stream, client = await self._connected()
         try:
             message = await stream.get_last_msg(self._stream, self._subject_of(name))
         except _errors() as error:
-            raise self._failed("be read", error) from None
+            raise await self._given_up(client, "be read", error) from None
         return message.data or b""
 
     async def objects(self, below: str = "") -> AsyncIterator[StoredObject]:
-        stream = await self._connected()
+        stream, client = await self._connected()
         subject = f"{self._subject}.{below.rstrip('/').replace('.', _DOT)}".rstrip(".")
         try:
             messages = await stream.subscribe(
@@ -130,7 +130,7 @@ class NatsSink:
             finally:
                 await messages.unsubscribe()
         except _errors() as error:
-            raise self._failed("be listed", error) from None
+            raise await self._given_up(client, "be listed", error) from None
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -149,8 +149,8 @@ class NatsSink:
         run, _, part = subject.removeprefix(f"{self._subject}.").partition(".")
         return f"{run.replace(_DOT, '.')}/{part}"
 
-    async def _connected(self) -> JetStreamContext:
-        """Return the stream's context, over the open connection or a new one."""
+    async def _connected(self) -> tuple[JetStreamContext, Client]:
+        """Return the stream's context, and its connection: the open one or a new one."""
         async with self._connecting:
             if self._client is None or self._client.is_closed:
                 client = _new_client(requires_tls=self._server.startswith("tls://"))
@@ -160,7 +160,7 @@ class NatsSink:
                     await _close(client)  # a connection that failed half-way keeps its socket
                     raise
                 self._client = client
-            return self._client.jetstream(timeout=_TIMEOUT)
+            return self._client.jetstream(timeout=_TIMEOUT), self._client
 
     async def _connect(self, client: Client) -> None:
         try:
@@ -184,6 +184,15 @@ class NatsSink:
                 f"The audit's sink {self._address} does not keep what it acknowledges: its stream "
                 "needs file storage and the retention policy 'limits'."
             )
+
+    async def _given_up(self, client: Client, what: str, error: BaseException) -> SinkError:
+        """Return the error of a request; close a connection that did not answer it.
+
+        The network may have dropped it without a word: the library notices that after minutes.
+        """
+        if isinstance(error, TimeoutError) and client is self._client:
+            await self.aclose()
+        return self._failed(what, error)
 
     def _failed(self, what: str, error: BaseException) -> SinkError:
         """Return an error with the kind of failure; what the server sent is not repeated."""
