@@ -74,6 +74,21 @@ async def begin(tab: aiohttp.ClientSession, site: str, user: str) -> None:
         assert cookie["httponly"]
 
 
+async def test_a_login_behind_a_proxy_is_finished_below_the_address_of_the_console() -> None:
+    app, steps = web.Application(), Steps()
+    address = "https://ops.example.com/leaseway/"
+    LoginPages(cast("LoginSteps", steps), address, is_open=False).add_routes(app.router)
+    async with TestServer(app) as server, browser() as tab:
+        url = f"http://127.0.0.1:{server.port}/login/worker-1/anna"
+        for origin, status in (("https://ops.example.com", 200), ("https://evil.example", 403)):
+            async with tab.post(url, headers={**SITE, "Origin": origin}) as response:
+                assert response.status == status
+                if status == 200:
+                    [cookie] = response.cookies.values()
+                    assert cookie["path"] == "/leaseway/login/callback"
+                    assert 'href="/leaseway/style.css"' in await response.text()
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_logins_in_several_tabs_of_a_browser_all_finish(
     site: tuple[str, Steps], order: tuple[int, ...]

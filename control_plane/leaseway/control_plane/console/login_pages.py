@@ -63,6 +63,7 @@ class LoginPages:
     ) -> None:
         self._steps = steps
         self._console_url = console_url
+        self._root = urlsplit(console_url).path or "/"
         self._is_open = is_open
         self._clock = clock
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
@@ -94,9 +95,9 @@ class LoginPages:
                 sync_pb2.LoginStep(ticket=request.match_info["ticket"]),
             )
         except LoginFailed as failure:
-            return _page("Log in", html.escape(str(failure)), 404)
+            return self._page("Log in", html.escape(str(failure)), 404)
         whom = _whom(found)
-        return _page(
+        return self._page(
             "Log in",
             f"<p>You are about to log in to the server <b>{html.escape(found.server_id)}</b> for "
             f"{whom}.</p><p>From then on, calls of {whom} act in your name there. Continue only if "
@@ -106,21 +107,21 @@ class LoginPages:
 
     async def _begin(self, request: web.Request) -> web.Response:
         await self._check_host(request)
-        _check_click(request)
+        self._check_click(request)
         worker_id = request.match_info["worker"]
         redirect = f"{self._console_url}{_CALLBACK}"
         step = sync_pb2.LoginStep(ticket=request.match_info["ticket"], redirect_uri=redirect)
         try:
             found = await self._steps.take(worker_id, step)
         except LoginFailed as failure:
-            return _page("Log in", html.escape(str(failure)), 409)
+            return self._page("Log in", html.escape(str(failure)), 409)
         browser = secrets.token_urlsafe(16)
         self._begun[found.state] = _Begun(worker_id, browser, self._clock() + _LIFETIME)
         while len(self._begun) > _MAX_BEGUN:
             self._begun.popitem(last=False)
         # No redirect: `form-action` would have to name the authorization server.
         url = html.escape(found.authorization_url)
-        response = _page(
+        response = self._page(
             "Log in",
             f'<meta http-equiv="refresh" content="0;url={url}">'
             f'<p><a href="{url}">Continue to {html.escape(_host(found.authorization_url))}</a></p>',
@@ -131,7 +132,7 @@ class LoginPages:
             httponly=True,
             secure=self._console_url.startswith("https:"),
             samesite="Lax",  # the redirect comes from another site
-            path=f"/{_CALLBACK}",
+            path=f"{self._root}{_CALLBACK}",
             max_age=int(_LIFETIME),
         )
         return response
@@ -145,7 +146,7 @@ class LoginPages:
             request.cookies.get(_cookie_of(state), "").encode(), begun.browser.encode()
         )
         if begun is None or not is_same or begun.ends < self._clock():
-            return _page("Log in", "<p>No login of this browser waits for this page.</p>", 403)
+            return self._page("Log in", "<p>No login of this browser waits for this page.</p>", 403)
         del self._begun[state]
         step = sync_pb2.LoginStep(state=state)
         for name, value in list(query.items())[:_MAX_PARAMETERS]:
@@ -154,14 +155,15 @@ class LoginPages:
         try:
             found = await self._steps.take(begun.worker_id, step)
         except LoginFailed as failure:
-            return _page("Log in", f"<p>{html.escape(str(failure))}</p>", 409)
+            return self._page("Log in", f"<p>{html.escape(str(failure))}</p>", 409)
         server = html.escape(found.server_id)
-        response = _page(
+        console = f"{html.escape(self._root)}#/server/{quote(found.server_id)}/"
+        response = self._page(
             "You are logged in",
             f"<p>You are logged in to the server <b>{server}</b> for {_whom(found)}. You can close "
-            f'this page.</p><p><a href="/#/server/{quote(found.server_id)}/">Console</a></p>',
+            f'this page.</p><p><a href="{console}">Console</a></p>',
         )
-        response.del_cookie(_cookie_of(state), path=f"/{_CALLBACK}")
+        response.del_cookie(_cookie_of(state), path=f"{self._root}{_CALLBACK}")
         return response
 
     async def _check_host(self, request: web.Request) -> None:
@@ -171,17 +173,27 @@ class LoginPages:
         if self._is_open and request.host != host:
             await check_request(None, request.host, None, "the console")
 
+    def _check_click(self, request: web.Request) -> None:
+        """Reject a click that another site's page made.
 
-def _check_click(request: web.Request) -> None:
-    """Reject a click that another site's page made.
+        Raises:
+            web.HTTPForbidden: It may be one.
+        """
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        origin = request.headers.get("Origin")
+        ours = (None, request.host, _host(self._console_url))  # a proxy may name another host
+        if site != "same-origin" or (origin and _host(origin)) not in ours:
+            raise web.HTTPForbidden(text="Only the login page itself may send this.")
 
-    Raises:
-        web.HTTPForbidden: It may be one.
-    """
-    site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    origin = request.headers.get("Origin")
-    if site != "same-origin" or (origin is not None and _host(origin) != request.host):
-        raise web.HTTPForbidden(text="Only the login page itself may send this.")
+    def _page(self, title: str, body: str, status: int = 200) -> web.Response:
+        text = (
+            f'<!doctype html><html lang="en"><title>{title} – Leaseway</title>'
+            f'<link rel="stylesheet" href="{html.escape(self._root)}style.css">'
+            f"<main><h1>{title}</h1>{body}</main></html>"
+        )
+        response = web.Response(text=text, status=status, content_type="text/html", charset="utf-8")
+        response.headers["Content-Security-Policy"] = _POLICY
+        return response
 
 
 def _cookie_of(state: str) -> str:
@@ -196,13 +208,3 @@ def _host(url: str) -> str:
 def _whom(found: sync_pb2.LoginResult) -> str:
     tenant = f"the tenant <b>{html.escape(found.tenant)}</b>"
     return f"the user <b>{html.escape(found.user)}</b> of {tenant}" if found.user else tenant
-
-
-def _page(title: str, body: str, status: int = 200) -> web.Response:
-    text = (
-        f'<!doctype html><html lang="en"><title>{title} – Leaseway</title>'
-        f'<link rel="stylesheet" href="/style.css"><main><h1>{title}</h1>{body}</main></html>'
-    )
-    response = web.Response(text=text, status=status, content_type="text/html", charset="utf-8")
-    response.headers["Content-Security-Policy"] = _POLICY
-    return response
