@@ -266,3 +266,16 @@ async def test_a_web_server_that_hangs_holds_back_neither_other_servers_nor_its_
         await until("b", "api")  # without another change
         following.cancel()
         await asyncio.wait({following})
+
+
+async def test_the_event_of_a_reload_with_many_tenants_says_what_has_changed() -> None:
+    plane = Plane(epoch=1)
+    domains = {
+        Source("domain", Path(f"/etc/leaseway/tenants/t{number:03}.yaml"), f"t{number:03}"): (
+            "version: 1\nservers: {}\n"
+        )
+        for number in range(100)
+    }
+    await load_config(plane, {SYSTEM: GOOD, **domains})
+    assert plane.events.reload is not None
+    assert plane.events.reload.message.endswith("t003.yaml and 96 more: 1 added.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ OnLoaded = Callable[[Mapping[Source, FileContent], ParsedConfig], None]
 _logger = logging.getLogger(__name__)
 _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of files that the configuration refers to."""
+_MAX_NAMED: Final = 5
+"""Files that events, log lines and spans of a reload name."""
 
 REMOVAL_DELAY: Final = 2.0
 """Seconds without a change after which servers that a file no longer contains are removed, as the
@@ -184,7 +186,7 @@ async def load_config(
     Returns:
         The parsed configuration, or None if it is outdated.
     """
-    files = ", ".join(dict.fromkeys(_named(source) for source in found))
+    files = _listed(found)
     with tracer(__name__).start_as_current_span(
         "config reload", attributes={Attr.CONFIG_PATH: files}
     ) as span:
@@ -237,6 +239,13 @@ async def load_config(
                 )
             )
         return parsed
+
+
+def _listed(found: Iterable[Source]) -> str:
+    """Return what names a configuration; of many files of tenants the first ones."""
+    names = [*dict.fromkeys(map(_named, found))]
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _named(source: Source) -> str:
