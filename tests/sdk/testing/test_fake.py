@@ -119,6 +119,18 @@ async def test_a_stopped_fake_leaves_no_threads() -> None:
     await until(lambda: not left())
 
 
+def test_a_fake_serves_in_one_block_after_the_other() -> None:
+    fake = FakeLeaseway()
+
+    @fake.tool
+    def double(n: int) -> int:
+        return 2 * n
+
+    for _ in range(2):
+        with fake:
+            assert fake.client().call_tool("double", {"n": 2}).text == "4"
+
+
 def test_the_fake_closes_its_synchronous_clients() -> None:
     with FakeLeaseway() as fake:
         client: Client = fake.client()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -241,3 +242,22 @@ async def test_instructions_are_told_by_server(fake: FakeLeaseway) -> None:
 
 def now() -> str:
     return "noon"
+
+
+def test_what_a_plain_decorator_returns_of_an_async_function_is_awaited() -> None:
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
+
+    fake = FakeLeaseway()
+
+    @fake.tool
+    @decorated
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with fake:
+        assert fake.client().call_tool("double", {"n": 2}).structured == {"result": 4}

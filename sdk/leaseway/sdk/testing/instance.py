@@ -86,7 +86,7 @@ class FunctionServers:
         self.registry = registry
         self.behaviour = Behaviour()
         self.calls: deque[RecordedCall] = deque(maxlen=_MAX_RECORDED)
-        self.threads = ThreadPoolExecutor(_MAX_THREADS, "leaseway fake tool")
+        self.threads = _new_threads()
         self.subscribers: defaultdict[tuple[str, str], set[OnUpdate]] = defaultdict(set)
         self._numbers = itertools.count(1)
 
@@ -105,6 +105,11 @@ class FunctionServers:
     def close(self) -> None:
         """Stop the threads. Functions that still run in them are not interrupted."""
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.threads = _new_threads()  # for the next block; they start when they are used
+
+
+def _new_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MAX_THREADS, "leaseway fake tool")
 
 
 class _ActiveRequest:
@@ -292,6 +297,8 @@ class FunctionInstance:
                 else:
                     work = partial(copy_context().run, tool.function, **values)
                     value = await self._loop.run_in_executor(self._servers.threads, work)
+                    if inspect.isawaitable(value):  # of a decorator that is not async
+                        value = await value
         except Fault:
             raise
         except LeasewayError as error:
