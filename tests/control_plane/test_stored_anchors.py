@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
+from leaseway.control_plane.core.approvals import LIFETIME, ApprovalRequest
 from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.plane import Plane
@@ -21,6 +24,17 @@ from leaseway.wire.errors import Fault, Reason
 
 HEAD = AuditHead("w1.a", "s3://audit", Mark(5, "a" * 64), Mark(4, "b" * 64))
 ENDED = replace(HEAD, run="w2.b", has_ended=True)
+PAY = ApprovalRequest(
+    tenant="acme",
+    agent="billing",
+    session="d1",
+    of_session=False,
+    server_id="bank",
+    tool="pay",
+    digest="digest-1",
+    arguments="{}",
+    asked_by="key 1",
+)
 
 
 class Clock:
@@ -197,3 +211,39 @@ async def test_what_is_forgotten_is_deleted_from_the_store() -> None:
     anchors.record("w2", replace(ENDED, run="w2.2"), 2.0)
     await stored.maintain()
     assert [record.key for record in await store.read(Room.ANCHORS)] == ["w2.1", "w2.2"]
+
+
+class SlowStore(MemoryStore):
+    """A store whose writes of anchors wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    async def write(self, epoch: int, changes: Sequence[Change]) -> None:
+        if any(change.room is Room.ANCHORS for change in changes):
+            self.writes.set()
+            await self.goes_on.wait()
+        await super().write(epoch, changes)
+
+
+async def test_a_plane_rests_while_a_slow_store_delays_the_deletion_of_approvals() -> None:
+    clock, store = Clock(), SlowStore()
+    plane = Plane(epoch=1, clock=clock, store=store)
+    await plane.approvals.ask(PAY, use=False)
+    plane.audit_anchors.record("w1", HEAD, clock().unix)
+    running = asyncio.create_task(plane.run())
+    async with asyncio.timeout(BOUND):
+        await store.writes.wait()
+        clock.seconds = 10 * LIFETIME
+        plane.approvals.expire()  # and remove
+        with plane.transition() as (state, now):
+            state.tick(now)
+        before = plane.transitions
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+    assert plane.transitions - before < 10
+    store.goes_on.set()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -22,7 +22,7 @@ from tests.conftest import BOUND
 
 from leaseway.telemetry import metrics_otlp
 from leaseway.telemetry.exporters import otel_resource
-from leaseway.telemetry.metrics import Meter
+from leaseway.telemetry.metrics import Meter, Reading
 from leaseway.telemetry.setup import run_meter
 
 Requests = asyncio.Queue[metrics_service_pb2.ExportMetricsServiceRequest]
@@ -234,3 +234,24 @@ async def test_a_failing_exporter_does_not_keep_others_from_shutting_down(
     await asyncio.wait_for(sender.close(), BOUND)
     assert working.ended.is_set()
     assert "failed to shut down" in caplog.text
+
+
+async def test_metrics_are_sent_again_after_they_could_not_be_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = 1
+
+    def read() -> Reading:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("They cannot be read now.")
+        return [((), 1.0)]
+
+    async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        async with run_meter(None, "unit") as meter:
+            assert meter is not None
+            meter.observe("pages", "{page}", "Pages.", read)
+            assert "pages" in by_name(await collector.requests.get())

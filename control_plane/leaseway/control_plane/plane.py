@@ -302,8 +302,8 @@ class Plane:
                 moment = self.clock()
                 deadlines = (
                     self.state.next_deadline(),
-                    self.approvals.next_deadline(),
-                    None if self._is_maintaining else self.stored_anchors.next_deadline(),
+                    self.approvals.next_expiry(),
+                    *(() if self._is_maintaining else self._maintenance_deadlines()),
                 )
                 due = min((time for time in deadlines if time is not None), default=None)
                 self._woken.clear()
@@ -320,6 +320,9 @@ class Plane:
         finally:
             if self._maintenance is not None:
                 self._maintenance.cancel()
+
+    def _maintenance_deadlines(self) -> Iterable[float | None]:
+        return self.approvals.next_deadline(), self.stored_anchors.next_deadline()
 
     @property
     def _is_maintaining(self) -> bool:

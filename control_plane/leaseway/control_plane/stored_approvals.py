@@ -163,14 +163,23 @@ class StoredApprovals:
         """Expire approvals, and remove old ones."""
         self._state.expire(self._clock())
 
+    def next_expiry(self) -> float | None:
+        """Return when `expire` is due on the monotonic clock, or None."""
+        return self._state.next_deadline()
+
     def next_deadline(self) -> float | None:
-        """Return when `expire` and `maintain` are due on the monotonic clock, or None."""
-        times = [self._state.next_deadline(), self._maintenance_at()]
-        return min((time for time in times if time is not None), default=None)
+        """Return when `maintain` is due on the monotonic clock, or None."""
+        if self._lock.locked():
+            return None  # whoever holds it may do it
+        if self._failure is not None:
+            return self._retry_at if self._retry_at < inf else None
+        if self._epoch is None or self._unsettled or self._state.removed():
+            return self._clock().mono
+        return None
 
     def needs_maintenance(self) -> bool:
         """Whether `maintain` is due."""
-        due = self._maintenance_at()
+        due = self.next_deadline()
         return due is not None and due <= self._clock().mono
 
     async def maintain(self) -> None:
@@ -185,15 +194,6 @@ class StoredApprovals:
                 await self._delete_removed()
         except Fault:
             return  # it has been reported
-
-    def _maintenance_at(self) -> float | None:
-        if self._lock.locked():
-            return None  # whoever holds it may do it
-        if self._failure is not None:
-            return self._retry_at if self._retry_at < inf else None
-        if self._epoch is None or self._unsettled or self._state.removed():
-            return self._clock().mono
-        return None
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from leaseway.telemetry.exporters import describe_process, otel_resource
 from leaseway.telemetry.metrics import Meter, Reading
 from leaseway.telemetry.metrics_otlp import MetricsSender, metric_exporters
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
+from leaseway.wire.timing.running_tasks import keep_running
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
@@ -60,7 +61,8 @@ async def _serving(
     sending = sender = None
     if exporters:
         sender = MetricsSender(meter, exporters, otel_resource(attributes))
-        sending = asyncio.create_task(sender.run(), name="send metrics")
+        name = "send metrics"
+        sending = asyncio.create_task(keep_running(sender.run, name), name=name)
     try:
         async with AsyncExitStack() as serving:
             if listener is not None:
