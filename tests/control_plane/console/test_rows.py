@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
+from tests.control_plane.core.builders import spec
 
+from leaseway.control_plane.console import records
+from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.rows import row
+from leaseway.control_plane.plane import Plane
+from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 MESSAGES: list[type[Message]] = [
@@ -54,3 +61,18 @@ def test_maps_and_lists_are_kept() -> None:
     found = row(status)
     assert (found["labels"], found["servers"]) == ({"zone": "a"}, ["kit"])
     assert found["worker"]["id"] == "w1"
+
+
+async def test_rows_that_take_long_to_build_stay_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plane, now, worked = Plane(epoch=1), 100.0, itertools.count()
+    clocks = SimpleNamespace(monotonic=lambda: now, thread_time=lambda: float(next(worked)))
+    monkeypatch.setattr(records, "time", clocks)
+    rows = ServerRows(plane)
+    assert rows.all() == []  # which has taken a second
+    with plane.transition() as (state, moment):
+        state.apply_config({VariantKey("a"): spec("a")}, frozenset(), (), moment)
+    assert rows.all() == []
+    now = 125.0
+    assert [row["id"] for row in rows.all()] == ["a"]

@@ -7,6 +7,7 @@ no configuration values, which may be secret.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -33,10 +34,14 @@ _FAILED_SHOWN: Final = 8
 _PROBLEMS_SHOWN: Final = 200
 _EVENTS_SHOWN: Final = 50
 _DEFAULT_LIMIT: Final = 100
+_LONG_BUILD: Final = 0.05
+"""Seconds of processor time to build the rows, of some thousand servers, after which they stay."""
+_STAY: Final = 25
+"""For how many times that long: many pages that ask must not keep the control plane busy."""
 
 
 class ServerRows:
-    """The rows of all servers, rebuilt only after an event.
+    """The rows of all servers, rebuilt only after an event, and those of thousands only at times.
 
     Attributes:
         revision: Increases when the rows change.
@@ -46,15 +51,19 @@ class ServerRows:
         self._plane = plane
         self._rows: Sequence[Json] = ()
         self._built_from: tuple[object, ...] = ()
+        self._stay_until = 0.0
         self.revision = 0
 
     def all(self) -> Sequence[Json]:
         """Return a row for each server; do not modify them."""
         plane = self._plane
         source = (plane.state, plane.transitions, plane.state.problems.revision)
-        if source != self._built_from:
+        if source != self._built_from and time.monotonic() >= self._stay_until:
             self._built_from = source
+            began = time.thread_time()
             rows = _server_rows(plane)
+            if (took := time.thread_time() - began) > _LONG_BUILD:
+                self._stay_until = time.monotonic() + took * _STAY
             if rows != self._rows:
                 self._rows = rows
                 self.revision += 1
