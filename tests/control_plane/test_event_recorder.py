@@ -5,8 +5,10 @@ from __future__ import annotations
 from tests.control_plane.core.builders import START, at, coordinator, hello, load, spec
 from tests.specs import changed
 
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.event_recorder import EventRecorder, spec_changes
+from leaseway.control_plane.plane import Plane
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import EventRecord
 
@@ -127,3 +129,19 @@ def test_nothing_is_recorded_without_a_change() -> None:
     known = recorder.history.last
     recorder.observe(state, at(1))
     assert recorder.history.last == known
+
+
+async def test_events_of_a_new_leader_follow_those_of_one_that_had_begun_after_it() -> None:
+    seconds = 100.0
+
+    def clock() -> Moment:
+        return Moment(seconds, seconds)
+
+    standby = Plane(epoch=1, clock=clock, follows=True)
+    seconds = 200.0
+    leader = Plane(epoch=2, clock=clock)
+    event = EventRecord("operator", "looked", "An operator looked.", seconds)
+    seen = leader.events.record(event).number
+    seconds = 300.0
+    standby.lead(3)
+    assert standby.events.record(event).number > seen

@@ -215,6 +215,8 @@ class Plane:
         Workers report everything else when they join, as after a start.
         """
         self._restart(epoch, Term(epoch, elected=True))
+        # The control plane that led until now may have begun later.
+        self.events.history.number_above(int(self.clock().unix * 1e6))
         for event in self._configuration:
             self._configure(event)
         self._notify()

@@ -84,6 +84,10 @@ class History:
         (self._frequent if event.kind in _FREQUENT_KINDS else self._rare).append(record)
         return record
 
+    def number_above(self, number: int) -> None:
+        """Give further events greater numbers than this."""
+        self.last = max(self.last, number)
+
     def after(self, number: int) -> list[EventRecord]:
         """Return the recorded events with greater numbers, in order."""
         newer: list[EventRecord] = []
