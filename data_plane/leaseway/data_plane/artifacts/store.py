@@ -35,7 +35,6 @@ from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark, is_reference
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.sharing.limits import over_limit
 
 _logger = logging.getLogger(__name__)
@@ -175,7 +174,7 @@ class ArtifactStore:
     ) -> None:
         artifact = StoredArtifact(
             ref=stored.ref,
-            tenant=call.tenant or DEFAULT_TENANT,
+            tenant=call.tenant,
             session=call.session,
             mime_type=media.mime_type,
             byte_length=stored.byte_length,

@@ -23,7 +23,6 @@ from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import CALL_OK, TOOL_ERROR
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.secrets.secret_shapes import contains_secret
 
 _MAX_PARSED: Final = 64 * KIB
@@ -392,7 +391,7 @@ def _name_members(  # noqa: PLR0913 - the fields of a record
 ) -> bytes:
     """Return the members for a call's caller and tool, as JSON without braces."""
     members = {
-        "tenant": _name(tenant) or DEFAULT_TENANT,
+        "tenant": _name(tenant),
         "agent": _name(agent),
         "credential": credential,
         "session": _name(session),

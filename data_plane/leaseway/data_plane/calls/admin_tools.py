@@ -19,7 +19,7 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.principal import Principal
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
-from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.text.suggestions import alike
 
 _MAX_LISTED: Final = 20
@@ -58,8 +58,7 @@ class AdminTools:
                 Reason.SESSION_REQUIRED,
                 f"{RELEASE_TOOL} releases a lease of the session that calls it: name a session.",
             )
-        tenant = call.tenant or DEFAULT_TENANT
-        key = LeaseKey(tenant, call.session, arguments["serverId"])
+        key = LeaseKey(call.tenant, call.session, arguments["serverId"])
         held = self._leases.find(key)
         if held is not None:
             self._leases.holders.check_principal(held.id, principal)
@@ -75,8 +74,7 @@ class AdminTools:
                 page, if the caller opens none or does not finish in time.
         """
         call = active.call
-        tenant = call.tenant or DEFAULT_TENANT
-        common = self._pool.resolve(server_id, tenant, call.agent)
+        common = self._pool.resolve(server_id, call.tenant, call.agent)
         if not common.variant.spec.part.auth.logs_in:
             active.handle_outcome(_text(f"Nobody logs in to server {server_id}.", is_error=True))
             return
@@ -87,9 +85,8 @@ class AdminTools:
     async def _connect(self, server_id: str, active: ActiveCall) -> None:
         """Use the login, and wait until the tools that come with it are known."""
         call = active.call
-        tenant = call.tenant or DEFAULT_TENANT
         generation = self._pool.resolve(
-            server_id, tenant, call.agent, call.user, call.subject_token
+            server_id, call.tenant, call.agent, call.user, call.subject_token
         )
         async with generation.connection():
             pass

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.data_plane.calls.call import ActiveCall, parse_meta
+from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.data_plane.core.tools.budgets import PermitNeeded, WorkerBudgets
@@ -35,7 +36,6 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import (
-    DEFAULT_TENANT,
     MAX_KEY_LENGTH,
     LeaseKey,
     check_caller_names,
@@ -125,8 +125,7 @@ class CallAdmission:
         ):
             admitted = self._find(active)
             if call.method:
-                tenant = call.tenant or DEFAULT_TENANT
-                active.plan = self._admit_request(active, admitted.variant, tenant)
+                active.plan = self._admit_request(active, admitted.variant)
                 return admitted
         active.generation, plan, policy = admitted.generation, admitted.plan, admitted.policy
         if policy is None:
@@ -142,8 +141,7 @@ class CallAdmission:
         active.plan = plan
         if policy.judges_calls:
             extra = _other_values(active) if policy.restrictions else None
-            tenant = call.tenant or DEFAULT_TENANT
-            active.judged = JudgedCall(_facts(active, tenant, TOOLS_CALL, parsed), extra)
+            active.judged = JudgedCall(_facts(call, TOOLS_CALL, parsed), extra)
         return admitted
 
     def _find(self, active: ActiveCall) -> Admitted:
@@ -154,30 +152,30 @@ class CallAdmission:
             ListingNeeded: The server must be listed for the caller first.
         """
         call = active.call
-        tenant = call.tenant or DEFAULT_TENANT
-        if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
-            check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
+        if not is_valid_tenant(call.tenant) or len(call.session) > MAX_KEY_LENGTH:
+            # Leases check them fully.
+            check_caller_names(session=call.session, tenant=call.tenant)
         active.generation = generation = self._pool.resolve(
-            call.server_id, tenant, call.agent, call.user, call.subject_token
+            call.server_id, call.tenant, call.agent, call.user, call.subject_token
         )
         if generation.needs_listing:
             raise ListingNeeded(generation.wait_for_listing)
         variant = generation.variant
         if self._own_variants and call.server_id in self._own_variants:
-            variant = self._own_variant(active, tenant, variant)
+            variant = self._own_variant(active, variant)
         if call.method:
             return Admitted(generation, variant)
         plan = variant.toolset.tools.get(call.tool)
         policies = variant.policies
         policy = None
         if policies.is_needed or active.audit is not None:
-            policy = active.policy = policies.find(tenant, call.agent, call.tool)
+            policy = active.policy = policies.find(call.tenant, call.agent, call.tool)
             if policy is None or plan is None:
-                self._check_changes(active, tenant)
-                names = policies.names(tenant, call.agent)
+                self._check_changes(active)
+                names = policies.names(call.tenant, call.agent)
                 raise tool_not_found(call.tool, f"Server {call.server_id}", names)
         elif plan is None:
-            self._check_changes(active, tenant)
+            self._check_changes(active)
             plan = variant.toolset.find(call.server_id, call.tool)
         admitted = Admitted(generation, variant, plan, policy)
         is_of_all = variant.subject == "service" and variant is generation.variant
@@ -187,27 +185,26 @@ class CallAdmission:
             self._known[call.head] = admitted
         return admitted
 
-    def _own_variant(self, active: ActiveCall, tenant: str, variant: HeldVariant) -> HeldVariant:
+    def _own_variant(self, active: ActiveCall, variant: HeldVariant) -> HeldVariant:
         """Return the variant by which the calls of a session are checked."""
-        holder = (tenant, active.call.session, active.generation.key.user)
+        holder = (active.call.tenant, active.call.session, active.generation.key.user)
         own = self._own_variants[active.call.server_id].get(holder)
         return own.variant if own is not None and own.base is variant else variant
 
-    def _check_changes(self, active: ActiveCall, tenant: str) -> None:
+    def _check_changes(self, active: ActiveCall) -> None:
         """Raise `ListingNeeded`, once, if a lease's server has just reported other tools."""
         if active.has_waited_for_lists or active.generation.is_shared:
             return
         live = self._leases.instance_of(
-            LeaseKey(tenant, active.call.session, active.call.server_id), active.generation.key.user
+            LeaseKey(active.call.tenant, active.call.session, active.call.server_id),
+            active.generation.key.user,
         )
         of_all = bool(active.call.method)
         if live is not None and live.changes.has_unread(of_all=of_all):
             active.has_waited_for_lists = True
             raise ListingNeeded(partial(live.changes.wait, of_all=of_all))
 
-    def _admit_request(
-        self, active: ActiveCall, variant: HeldVariant, tenant: str
-    ) -> AdmittedRequest:
+    def _admit_request(self, active: ActiveCall, variant: HeldVariant) -> AdmittedRequest:
         """Return a request that calls no tool: for a prompt, a resource or a completion.
 
         That the roots of a client have changed is told on a lease, and holds nothing to judge.
@@ -217,9 +214,9 @@ class CallAdmission:
         if is_notice and not call.lease_id:
             raise Fault(Reason.INVALID_REQUEST, f"{call.method} is told on a lease: name one.")
         if policies.is_needed:
-            if not is_notice and not policies.allows_all(tenant, call.agent):
+            if not is_notice and not policies.allows_all(call.tenant, call.agent):
                 raise has_only_tools(call.server_id)
-            active.policy = policies.limits_of_request(tenant, call.agent, call.method)
+            active.policy = policies.limits_of_request(call.tenant, call.agent, call.method)
             if active.policy.demands and not active.was_counted:
                 self._count(active, active.policy)
         offered = variant.toolset.prompts_resources
@@ -227,7 +224,7 @@ class CallAdmission:
             request = admit(offered, call.server_id, call.method, active.arguments)
         except Fault as fault:
             if fault.reason is Reason.TOOL_NOT_FOUND:
-                self._check_changes(active, tenant)
+                self._check_changes(active)
             raise
         # The params decide, not the caller's `tool`.
         call = active.call = replace(call, tool=request.name)
@@ -237,12 +234,12 @@ class CallAdmission:
                 parts = judged_parts(request)
                 names = parts.names
                 active.judged = JudgedCall(
-                    _facts(active, tenant, call.method, parts.arguments),
+                    _facts(call, call.method, parts.arguments),
                     extra={**_other_values(active), **parts.others},
                     uri=parts.uri,
                     names=names,
                 )
-            active.policy = policies.find_request(tenant, call.agent, call.method, names)
+            active.policy = policies.find_request(call.tenant, call.agent, call.method, names)
             if not active.policy.judges_calls:
                 active.judged = None
         return request
@@ -276,15 +273,14 @@ class CallAdmission:
     def is_uri_visible(self, active: ActiveCall, uri: str) -> bool:
         """Return whether a call may still name a URI, by the current configuration."""
         call = active.call
-        tenant = call.tenant or DEFAULT_TENANT
         try:
-            generation = self._pool.resolve(call.server_id, tenant, call.agent)
+            generation = self._pool.resolve(call.server_id, call.tenant, call.agent)
         except Fault:
             return False
         variant = generation.variant
         if not variant.toolset.prompts_resources.uris.allows(uri):
             return False
-        return variant.policies.may_read(tenant, call.agent, uri)
+        return variant.policies.may_read(call.tenant, call.agent, uri)
 
 
 def check_rules(active: ActiveCall) -> None:
@@ -311,14 +307,11 @@ def check_rules(active: ActiveCall) -> None:
         active.arguments = msgspec.json.encode(judged.facts["args"])
 
 
-def _facts(
-    active: ActiveCall, tenant: str, method: str, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    call = active.call
+def _facts(call: IncomingCall, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": method,
         "tool": call.tool,
-        "tenant": tenant,
+        "tenant": call.tenant,
         "agent": call.agent,
         "session": call.session,
         "args": arguments,

@@ -38,7 +38,6 @@ from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.messages.portable_json import is_deep
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.sharing.limits import BudgetKey
 
 _logger = logging.getLogger(__name__)
@@ -440,7 +439,7 @@ class ActiveCall(Struct, eq=False):
             server_id=call.server_id,
             tool=call.tool[:_MAX_REMEMBERED],
             method=call.method,
-            tenant=call.tenant or DEFAULT_TENANT,
+            tenant=call.tenant,
             agent=call.agent,
             session=call.session,
             lease_id=lease.id if lease is not None else "",

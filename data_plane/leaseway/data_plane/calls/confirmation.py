@@ -22,7 +22,6 @@ from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.durations import seconds
 
@@ -62,7 +61,7 @@ class Confirmation:
         call = active.call
         question = sync_pb2.ApprovalQuestion(
             use=use,
-            tenant=call.tenant or DEFAULT_TENANT,
+            tenant=call.tenant,
             agent=call.agent,
             session=call.session,
             of_session=not is_shared,

@@ -52,7 +52,6 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.deadlines import Deadlines
 
 _logger = logging.getLogger(__name__)
@@ -391,9 +390,7 @@ class Executor:
         """
         call = active.call
         try:
-            variant = self._pool.resolve(
-                call.server_id, call.tenant or DEFAULT_TENANT, call.agent
-            ).variant
+            variant = self._pool.resolve(call.server_id, call.tenant, call.agent).variant
         except Fault:
             return None
         exists = call.method in METHODS if call.method else call.tool in variant.toolset.tools
@@ -432,7 +429,3 @@ class Executor:
         while self.in_flight:
             self._idle.clear()
             await self._idle.wait()
-
-
-def _tenant(active: ActiveCall) -> str:
-    return active.call.tenant or DEFAULT_TENANT

@@ -26,7 +26,6 @@ from leaseway.wire.channels.trace_context import (
     traceparent_of,
 )
 from leaseway.wire.errors import Fault
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
 
 _PROMPT: Final = "prompts/get"
@@ -223,7 +222,7 @@ def _call_shape(
         **_target(method, target),
         Attr.SERVER: server,
         Attr.WORKER: worker,
-        Attr.TENANT: tenant or DEFAULT_TENANT,
+        Attr.TENANT: tenant,
         Attr.REGISTRY_VERSION: registry_version,
         **{name: value for name, value in optional if value},
     }

@@ -21,7 +21,7 @@ from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
+from leaseway.wire.names import check_caller_names
 from leaseway.wire.signals import Signal
 from leaseway.wire.text.suggestions import alike
 
@@ -186,9 +186,9 @@ class Pool:
             if not subject_token:
                 raise no_caller_token(server_id)
             user = subject_name(user, subject_token)
-            key = VariantKey(server_id, tenant or DEFAULT_TENANT, user)
+            key = VariantKey(server_id, tenant, user)
             self.context.callers.give(key, subject_token)
-        return self._of_subject(generation, tenant or DEFAULT_TENANT, user)
+        return self._of_subject(generation, tenant, user)
 
     def _of_subject(self, common: Generation, tenant: str, user: str) -> Generation:
         """Return the generation with a tenant's or a user's own connections to a server.

@@ -193,8 +193,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             response = execution_pb2.CallToolResponse(input_required=questions)
         else:
             payload, is_error = sink.result.result()
-            tenant = active.call.tenant if active is not None else ""
-            response = await typed_response(payload, is_error, tenant, self._conversions)
+            response = await typed_response(payload, is_error, sink.tenant, self._conversions)
         if active is not None and active.is_new_lease and active.lease is not None:
             response.new_lease.CopyFrom(self._lease_message(active.lease))
         if response.ByteSize() > _MAX_UNARY:
@@ -228,7 +227,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             server_id=server_id,
             tool=tool,
             registry_version=request.registry_version,
-            tenant=request.tenant,
+            tenant=request.tenant or DEFAULT_TENANT,
             agent=request.client.agent,
             user=request.client.user,
             session=request.session,

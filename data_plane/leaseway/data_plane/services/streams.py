@@ -85,9 +85,6 @@ class CallHeads:
 
     def __init__(self, caller: Principal) -> None:
         self._caller = caller
-        self._is_bound = (
-            caller.tenant is not None or caller.agent is not None or not caller.names_users
-        )
         self._known: dict[bytes, IncomingCall] = {}
         self.held_bytes = 0
 
@@ -119,14 +116,7 @@ class CallHeads:
         )
 
     def _decode(self, encoded: bytes) -> IncomingCall:
-        head = _head_from_proto(_decode_head(encoded))
-        if self._is_bound:
-            head = replace(
-                head,
-                tenant=self._caller.tenant_for(head.tenant),
-                agent=self._caller.agent_for(head.agent),
-                user=self._caller.user_for(head.user),
-            )
+        head = _head_from_proto(_decode_head(encoded), self._caller)
         if len(encoded) <= _MAX_KNOWN:
             if len(self._known) >= bounds.MAX_KNOWN_HEADS:  # the oldest makes room
                 oldest = next(iter(self._known))
@@ -142,15 +132,15 @@ def _size_of_head(encoded: bytes) -> int:
     return _HEAD_OBJECTS + 2 * len(encoded)
 
 
-def _head_from_proto(head: execution_pb2.CallHead) -> IncomingCall:
+def _head_from_proto(head: execution_pb2.CallHead, caller: Principal) -> IncomingCall:
     options: dict[str, Any] = _options(head.options) if head.HasField("options") else {}
     return IncomingCall(
         server_id=head.server_id,
         tool=head.tool,
         registry_version=head.registry_version,
-        tenant=head.tenant,
-        agent=head.agent,
-        user=head.user,
+        tenant=caller.tenant_for(head.tenant),
+        agent=caller.agent_for(head.agent),
+        user=caller.user_for(head.user),
         session=head.session,
         lease_id=head.lease_id,
         **options,

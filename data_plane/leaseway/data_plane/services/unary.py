@@ -56,7 +56,8 @@ async def encode_arguments(request: execution_pb2.CallToolRequest, threads: Fair
         raise oversize_arguments()
     if size <= _CONVERT_INLINE:
         return arguments_from_struct(request.arguments)
-    return await threads.run(request.tenant, partial(arguments_from_struct, request.arguments))
+    tenant = request.tenant or DEFAULT_TENANT
+    return await threads.run(tenant, partial(arguments_from_struct, request.arguments))
 
 
 def arguments_from_struct(arguments: Struct) -> bytes:
@@ -310,7 +311,7 @@ class UnarySink:
 
     @property
     def tenant(self) -> str:
-        return (self.active.call.tenant if self.active is not None else "") or DEFAULT_TENANT
+        return self.active.call.tenant if self.active is not None else DEFAULT_TENANT
 
     @property
     def user(self) -> str:

@@ -39,7 +39,6 @@ from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
-from leaseway.wire.names import DEFAULT_TENANT
 
 PROTOCOL: Final = "2025-11-25"
 """The MCP version that fake servers report."""
@@ -327,7 +326,7 @@ class FunctionInstance:
         call = active.call
         return CallContext(
             tool=request.name if request.method else self._offers.tool(request.name).name,
-            tenant=call.tenant or DEFAULT_TENANT,
+            tenant=call.tenant,
             agent=call.agent,
             session=call.session,
             lease_id=active.lease.id if active.lease is not None else "",

@@ -13,7 +13,7 @@ from leaseway.data_plane.leases.acquirer import Acquirer
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
+from leaseway.wire.names import LeaseKey
 
 
 class InstanceStage:
@@ -106,9 +106,8 @@ class InstanceStage:
                 if client is not None and client.is_legacy and live.is_modern:
                     live = await generation.wait_for_legacy(live, tool)
             except Fault:
-                tenant = call.tenant or DEFAULT_TENANT
                 newest = self._pool.resolve(
-                    call.server_id, tenant, call.agent, call.user, call.subject_token
+                    call.server_id, call.tenant, call.agent, call.user, call.subject_token
                 )
                 if newest is generation or not newest.is_shared:
                     raise
@@ -152,4 +151,4 @@ class InstanceStage:
 
 
 def _lease_key(call: IncomingCall) -> LeaseKey:
-    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
+    return LeaseKey(call.tenant, call.session, call.server_id)

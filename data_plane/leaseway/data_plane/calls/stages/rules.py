@@ -10,7 +10,6 @@ from typing import Final
 
 from leaseway.data_plane.calls.admission import check_rules
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.wire.names import DEFAULT_TENANT
 
 SLICE: Final = 0.01
 """Seconds that rules may hold up everything else at a time."""
@@ -81,8 +80,7 @@ class RulesStage:
 
     def _enqueue(self, calls: list[ActiveCall]) -> None:
         for active in calls:
-            tenant = active.call.tenant or DEFAULT_TENANT
-            self._queues.setdefault(tenant, deque()).append(active)
+            self._queues.setdefault(active.call.tenant, deque()).append(active)
 
     def _pop(self) -> ActiveCall:
         """Return the oldest call of the next tenant, which is the last one afterwards."""

@@ -7,7 +7,6 @@ from contextvars import copy_context
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.turns import CallTurns
-from leaseway.wire.names import DEFAULT_TENANT
 
 
 class TurnStage:
@@ -27,7 +26,7 @@ class TurnStage:
         live, spec = active.live, active.generation.variant.spec
         assert live is not None
         turns = live.limit_calls(spec.max_calls or 1, spec.policy.weight_of)
-        if turns.add(active, _tenant(active)):
+        if turns.add(active, active.call.tenant):
             return True
         self._waiting.add(active)
         active.event("waiting for its turn")
@@ -36,7 +35,7 @@ class TurnStage:
     def leave(self, active: ActiveCall, turns: CallTurns) -> None:
         """End the turn of a call that has ended, or its wait for one."""
         self._waiting.discard(active)
-        turns.remove(active, _tenant(active))
+        turns.remove(active, active.call.tenant)
         if turns.waiting:
             self._loop.call_soon(self._start_next, turns, context=self._context)
 
@@ -45,7 +44,3 @@ class TurnStage:
             self._waiting.discard(active)
             active.mark("its turn has come")
             active.resume()
-
-
-def _tenant(active: ActiveCall) -> str:
-    return active.call.tenant or DEFAULT_TENANT

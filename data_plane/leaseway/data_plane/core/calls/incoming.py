@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from leaseway.wire.names import DEFAULT_TENANT
+
 OWN_CALL_ID: Final = 1
 """The id of a call that is alone, and not one of a stream."""
 
@@ -21,7 +23,7 @@ class IncomingCall(Struct, frozen=True, gc=False):
         server_id: The server.
         tool: The tool's original name; of another method the prompt's name or the resource's URI.
         registry_version: The version of the registry that resolved the name.
-        tenant: The tenant; empty for the default one.
+        tenant: The tenant.
         agent: The agent.
         user: The tenant's user for whom it is.
         session: The session.
@@ -51,7 +53,7 @@ class IncomingCall(Struct, frozen=True, gc=False):
     server_id: str = ""
     tool: str = ""
     registry_version: int = 0
-    tenant: str = ""
+    tenant: str = DEFAULT_TENANT
     agent: str = ""
     user: str = ""
     session: str = ""
