@@ -24,7 +24,6 @@ MAX_MODULES = 14
 MAX_LINES = 600
 # A folder with more modules needs a reason here.
 REASONS = {
-    "leaseway.front": "one part for each duty between the transports and the calls",
     "leaseway.data_plane.instances": "the life of an instance, from its turn to start to its end",
     "leaseway.data_plane.kinds": "a folder for each kind, with the tables over them",
     "leaseway.data_plane.kinds.process": "what a process is held by, beside the three of each kind",

@@ -26,7 +26,7 @@ from tests.e2e.forking import ForkedProcess, fork_leaseway
 from tests.e2e.mcp_front import front
 from tests.e2e.system import python_server, running
 
-from leaseway.front.handshake import CACHE_HINTS, SERVER_META
+from leaseway.front.protocol.handshake import CACHE_HINTS, SERVER_META
 
 VERSION = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 PREFIX = "io.modelcontextprotocol/"

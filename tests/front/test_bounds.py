@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from leaseway.front.app import McpListener
-from leaseway.front.handshake import Declared
+from leaseway.front.protocol.handshake import Declared
 from leaseway.front.http import open_requests, request_checks, streams
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leaseway.front.lists import definitions
 from leaseway.front.lists.definitions import tool_definition, tool_listing
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.sdk import Tool
 
 

@@ -16,7 +16,7 @@ from tests.conftest import BOUND
 
 from leaseway.front.app import McpListener
 from leaseway.front.draining import Drain
-from leaseway.front.handshake import SERVER_META
+from leaseway.front.protocol.handshake import SERVER_META
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer

@@ -28,7 +28,7 @@ from leaseway.control_plane.sync.toolsets import listing_from_proto
 from leaseway.data_plane.mcp.protocol.features import listing
 from leaseway.data_plane.mcp.protocol.features.listing import ListedItems, ListKind
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
-from leaseway.front.handshake import discover_result, initialize_result
+from leaseway.front.protocol.handshake import discover_result, initialize_result
 from leaseway.front.lists.definitions import (
     PagedListing,
     prompt_listing,

@@ -22,8 +22,8 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.front.envelope import MODERN_MARK
-from leaseway.front.handshake import (
+from leaseway.front.protocol.envelope import MODERN_MARK
+from leaseway.front.protocol.handshake import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
     INFO_KEY,
@@ -173,7 +173,7 @@ def test_a_line_that_is_too_long_keeps_its_start_and_its_end() -> None:
 def test_importing_the_handshake_imports_no_slow_package() -> None:
     heavy = "{'mcp', 'mcp_types', 'pydantic', 'aiohttp', 'leaseway.sdk'}"
     code = (
-        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.handshake;"
+        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.protocol.handshake;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(

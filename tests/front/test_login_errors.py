@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leaseway.front.results import rpc_error
+from leaseway.front.protocol.results import rpc_error
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.errors import Fault, Reason
 

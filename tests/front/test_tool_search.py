@@ -13,7 +13,7 @@ from tests.front.test_definitions import make_tool
 
 from leaseway.front.lists.definitions import tool_listing
 from leaseway.front.lists.tool_search import ToolSearch, search_listing
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
 

@@ -42,11 +42,11 @@ from leaseway.front.calling.suspended_calls import (
 )
 from leaseway.front.calling.tool_calls import ToolCalls
 from leaseway.front.catalog import CatalogCache, Instructions
-from leaseway.front.handshake import discover_result
+from leaseway.front.protocol.handshake import discover_result
 from leaseway.front.lists.definitions import PagedListing
 from leaseway.front.lists.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.front.lists.ui_resources import result_for_client
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     CallParams,
     CompleteParams,
     JsonRpcError,
@@ -57,7 +57,7 @@ from leaseway.front.messages import (
     SetLevelParams,
     encode,
 )
-from leaseway.front.results import adapt_result, resource_error, rpc_error
+from leaseway.front.protocol.results import adapt_result, resource_error, rpc_error
 from leaseway.front.starts import check_problems
 from leaseway.sdk import AsyncClient, LeasewayError, Tool
 from leaseway.sdk.relay import (

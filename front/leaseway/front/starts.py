@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.sdk import AsyncClient, LeasewayError, ProblemInfo
 from leaseway.wire.messages.mcp import INTERNAL_ERROR
 

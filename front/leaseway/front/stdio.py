@@ -20,7 +20,7 @@ from typing import Final
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
-from leaseway.front.envelope import (
+from leaseway.front.protocol.envelope import (
     LONG_TAIL,
     MODERN_MARK,
     Message,
@@ -32,13 +32,13 @@ from leaseway.front.envelope import (
     read_message,
     refuse_long,
 )
-from leaseway.front.handshake import (
+from leaseway.front.protocol.handshake import (
     MAX_LINE,
     HandshakeResponder,
     initialize_result,
     negotiate_version,
 )
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     UNAVAILABLE,
     JsonRpcError,
     batch_message,

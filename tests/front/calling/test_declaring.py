@@ -16,9 +16,9 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.declaring import Declaring
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.envelope import RequestMessage
-from leaseway.front.handshake import EVERYTHING, Declared
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.envelope import RequestMessage
+from leaseway.front.protocol.handshake import EVERYTHING, Declared
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.sdk.relay import IntroductionList, ServerIntroduction
 from leaseway.sdk.testing import FakeLeaseway
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.front.calling.media import artifact_ref, link_media, parse_media_mode
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.wire.messages.artifact_refs import artifact_reference
 
 REF = artifact_reference(

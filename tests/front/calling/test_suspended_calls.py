@@ -16,7 +16,7 @@ from leaseway.front.calling.suspended_calls import (
     open_state,
     seal_state,
 )
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import SessionTable

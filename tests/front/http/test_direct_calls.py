@@ -17,7 +17,7 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host, session_of
 
 from leaseway.front.calling.handles import RELEASE
-from leaseway.front.envelope import RequestMessage
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.http.connection import FrontConnection
 from leaseway.front.http.direct_calls import DirectCall, ModernCalls, SessionCalls
 from leaseway.front.http.streams import HttpReply

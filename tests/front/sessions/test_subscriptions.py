@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.front.lists.ui_resources import ServerResource
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.front.sessions import live_session
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.sealing import SealedSession

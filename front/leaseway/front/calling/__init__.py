@@ -1,4 +1,4 @@
 """How client requests are done: their sessions, calls of tools, lease handles, approvals, media.
 
-Imports sessions, messages, results and definitions; never a transport.
+Imports sessions, `protocol` and definitions; never a transport.
 """

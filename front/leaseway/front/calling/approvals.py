@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.messages import encode
+from leaseway.front.protocol.messages import encode
 from leaseway.front.sessions.listener import Listener
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
 from leaseway.sdk.relay import own_request

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from leaseway.front.handshake import INFO_KEY
-from leaseway.front.messages import JsonRpcError
+from leaseway.front.protocol.handshake import INFO_KEY
+from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import EndedConversation, SessionTable
 from leaseway.sdk import Tool

@@ -20,14 +20,14 @@ from leaseway.front.calling.session_argument import (
     with_argument,
     with_output,
 )
-from leaseway.front.envelope import ESCAPE, RequestMessage
+from leaseway.front.protocol.envelope import ESCAPE, RequestMessage
 from leaseway.front.lists.definitions import (
     ListingKey,
     PagedListing,
     listed_schema,
     tool_listing,
 )
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     JsonRpcError,
     encode,
     parse_arguments,

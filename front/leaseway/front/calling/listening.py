@@ -11,8 +11,8 @@ from msgspec import structs
 
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.handshake import SERVER_META, SUBSCRIPTION_KEY
-from leaseway.front.messages import (
+from leaseway.front.protocol.handshake import SERVER_META, SUBSCRIPTION_KEY
+from leaseway.front.protocol.messages import (
     JsonRpcError,
     ListenFilter,
     decode,

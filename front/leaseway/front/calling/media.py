@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leaseway.front.messages import JsonRpcError, decode, encode
-from leaseway.front.results import RESOURCE_NOT_FOUND
+from leaseway.front.protocol.messages import JsonRpcError, decode, encode
+from leaseway.front.protocol.results import RESOURCE_NOT_FOUND
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.messages.artifact_refs import is_reference

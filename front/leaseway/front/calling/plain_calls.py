@@ -20,12 +20,12 @@ from leaseway.front.calling.requests import Asked, asked_in, trace_in
 from leaseway.front.calling.session_argument import InvalidSessionArgument, take_argument
 from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal_state
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.envelope import ABSENT, VERSION_KEY
-from leaseway.front.eras import to_2025_11_25
+from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY
+from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.lists.definitions import PagedListing, header_arguments, listed_schema
 from leaseway.front.lists.ui_resources import result_for_client
-from leaseway.front.messages import JsonRpcError
-from leaseway.front.results import adapt_result, fitting_result
+from leaseway.front.protocol.messages import JsonRpcError
+from leaseway.front.protocol.results import adapt_result, fitting_result
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.sdk import Tool

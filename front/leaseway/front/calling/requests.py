@@ -11,9 +11,9 @@ from opentelemetry import context as otel_context
 
 from leaseway.front.calling.conversations import Carried, Conversations, TakesCookie
 from leaseway.front.calling.media import MEDIA_KEY, MediaMode, link_media, parse_media_mode
-from leaseway.front.envelope import RequestMessage
-from leaseway.front.handshake import LOG_LEVEL_KEY
-from leaseway.front.messages import (
+from leaseway.front.protocol.envelope import RequestMessage
+from leaseway.front.protocol.handshake import LOG_LEVEL_KEY
+from leaseway.front.protocol.messages import (
     JsonRpcError,
     ParamsT,
     encode,

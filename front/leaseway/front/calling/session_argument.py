@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.envelope import ESCAPE
-from leaseway.front.messages import encode
+from leaseway.front.protocol.envelope import ESCAPE
+from leaseway.front.protocol.messages import encode
 from leaseway.front.sessions.sealing import is_handle
 from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS

@@ -26,8 +26,8 @@ import msgspec
 
 from leaseway.front.calling.approvals import is_answer
 from leaseway.front.calling.requests import Request, pass_input_responses
-from leaseway.front.handshake import SERVER_META
-from leaseway.front.messages import JsonRpcError, ResumableParams, encode
+from leaseway.front.protocol.handshake import SERVER_META
+from leaseway.front.protocol.messages import JsonRpcError, ResumableParams, encode
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.sealing import InvalidSessionId
 from leaseway.front.sessions.table import SessionTable

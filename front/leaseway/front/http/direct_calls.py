@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from leaseway.front.calling.plain_calls import PlainCalls, PlainMeta, PlainTool
-from leaseway.front.envelope import RequestMessage
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.http.heads import LegacyHead, ModernHead
 from leaseway.front.http.streams import HttpReply, TaskOwner
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     CUT_OFF,
     SESSION_ENDED,
     error_message,

@@ -14,11 +14,11 @@ import msgspec
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import may_have_handle
 from leaseway.front.calling.media import MediaMode
-from leaseway.front.envelope import ABSENT, VERSION_KEY, RequestMessage
-from leaseway.front.handshake import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, INFO_KEY
+from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY, RequestMessage
+from leaseway.front.protocol.handshake import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, INFO_KEY
 from leaseway.front.http.streams import OpenStream, Reply
 from leaseway.front.lists.definitions import header_arguments
-from leaseway.front.messages import JsonRpcError, decode, unknown_client
+from leaseway.front.protocol.messages import JsonRpcError, decode, unknown_client
 from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession

@@ -14,7 +14,7 @@ from typing import Any, Final
 from leaseway.front.http.direct_calls import DirectCall
 from leaseway.front.http.request_checks import HttpError
 from leaseway.front.http.streams import EventStream, Reply
-from leaseway.front.messages import CUT_OFF, error_message
+from leaseway.front.protocol.messages import CUT_OFF, error_message
 from leaseway.front.sessions.live_session import LiveSession
 
 _MAX_STREAMS: Final = 16

@@ -17,10 +17,10 @@ from typing import Final
 from aiohttp import HttpVersion11, web
 
 from leaseway.front.draining import DRAINING, RETRY_AFTER
-from leaseway.front.envelope import Message, Refusal, RequestMessage, Response, names_version
-from leaseway.front.handshake import HANDSHAKE_VERSIONS
+from leaseway.front.protocol.envelope import Message, Refusal, RequestMessage, Response, names_version
+from leaseway.front.protocol.handshake import HANDSHAKE_VERSIONS
 from leaseway.front.http.streams import json_response, stream_of
-from leaseway.front.messages import JsonRpcError, error_message, refusal_message
+from leaseway.front.protocol.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential

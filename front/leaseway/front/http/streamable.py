@@ -20,7 +20,7 @@ from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mo
 from leaseway.front.calling.places import Place
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import Drain
-from leaseway.front.envelope import (
+from leaseway.front.protocol.envelope import (
     Message,
     Notification,
     Refusal,
@@ -31,7 +31,7 @@ from leaseway.front.envelope import (
     read_batch,
     read_message,
 )
-from leaseway.front.handshake import HANDSHAKE_VERSIONS, initialize_result, negotiate_version
+from leaseway.front.protocol.handshake import HANDSHAKE_VERSIONS, initialize_result, negotiate_version
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
@@ -63,7 +63,7 @@ from leaseway.front.http.streams import (
     json_response,
     reply_to,
 )
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     SESSION_ENDED,
     JsonRpcError,
     check_version,

@@ -1,4 +1,4 @@
 """What clients list: definitions in pages, searches of them, and the URIs of MCP Apps. Pure.
 
-Imports `results`, `eras`, `messages` and `handshake`.
+Imports `protocol`.
 """

@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from leaseway.front.eras import to_2025_11_25
-from leaseway.front.handshake import CACHE_HINTS, SERVER_META
-from leaseway.front.messages import JsonRpcError, encode
-from leaseway.front.results import strip_meta
+from leaseway.front.protocol.eras import to_2025_11_25
+from leaseway.front.protocol.handshake import CACHE_HINTS, SERVER_META
+from leaseway.front.protocol.messages import JsonRpcError, encode
+from leaseway.front.protocol.results import strip_meta
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MIB
 from leaseway.wire.clients.mcp_headers import ArgumentHeader, Path, argument_headers

@@ -12,14 +12,14 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_definition
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     CallParams,
     JsonRpcError,
     encode,
     parse_arguments,
     structured_result,
 )
-from leaseway.front.results import tool_error
+from leaseway.front.protocol.results import tool_error
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import ToolIndex
 from leaseway.wire.messages.mcp import INVALID_PARAMS

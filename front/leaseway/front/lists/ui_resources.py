@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from leaseway.front.messages import decode, encode
+from leaseway.front.protocol.messages import decode, encode
 from leaseway.sdk import Resource, ResourceTemplate, Tool
 
 EXTENSION: Final = "io.modelcontextprotocol/ui"

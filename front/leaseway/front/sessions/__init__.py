@@ -1,4 +1,4 @@
 """The sessions of the front's clients: their ids, their state, their limits, and how they end.
 
-Imports messages and results; never a transport.
+Imports `protocol`; never a transport.
 """

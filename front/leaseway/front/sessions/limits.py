@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from leaseway.front.messages import UNAVAILABLE, JsonRpcError
+from leaseway.front.protocol.messages import UNAVAILABLE, JsonRpcError
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.sealing import Owner
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT

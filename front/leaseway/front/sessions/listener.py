@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from leaseway.front.messages import encode, notification
+from leaseway.front.protocol.messages import encode, notification
 from leaseway.sdk.relay import RelayEvents, ServerRequest
 from leaseway.wire.bounds import LEASE_TTL, MAX_ASKS
 

@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 import msgspec
 
-from leaseway.front.envelope import Notification, Refusal, Response
-from leaseway.front.handshake import Declared
+from leaseway.front.protocol.envelope import Notification, Refusal, Response
+from leaseway.front.protocol.handshake import Declared
 from leaseway.front.lists.ui_resources import ServerResource
-from leaseway.front.messages import (
+from leaseway.front.protocol.messages import (
     JsonRpcError,
     encode,
     notification,

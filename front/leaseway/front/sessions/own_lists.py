@@ -18,7 +18,7 @@ from leaseway.front.lists.definitions import (
     PagedListing,
 )
 from leaseway.front.lists.ui_resources import for_client, items_for_client
-from leaseway.front.messages import encode, notification
+from leaseway.front.protocol.messages import encode, notification
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import LeaseItems, with_lease_items
 from leaseway.wire.listing.definitions import ListKind

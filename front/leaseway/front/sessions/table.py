@@ -18,8 +18,8 @@ from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from leaseway.front.handshake import MODERN_VERSIONS
-from leaseway.front.messages import JsonRpcError, encode
+from leaseway.front.protocol.handshake import MODERN_VERSIONS
+from leaseway.front.protocol.messages import JsonRpcError, encode
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.limits import SessionLimits
 from leaseway.front.sessions.live_session import LiveSession

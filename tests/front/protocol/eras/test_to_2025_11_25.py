@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from leaseway.front.eras.to_2025_11_25 import is_wrapped, tool, tool_result
+from leaseway.front.protocol.eras.to_2025_11_25 import is_wrapped, tool, tool_result
 
 ARRAY = {"type": "array", "items": {"type": "string"}}
 TOOL: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object", "properties": {}}}

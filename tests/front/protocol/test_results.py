@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
-from leaseway.front.handshake import SERVER_META
-from leaseway.front.messages import UNAVAILABLE, encode
-from leaseway.front.results import adapt_result, fitting_result, rpc_error
+from leaseway.front.protocol.handshake import SERVER_META
+from leaseway.front.protocol.messages import UNAVAILABLE, encode
+from leaseway.front.protocol.results import adapt_result, fitting_result, rpc_error
 from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.advice import LISTED_BY, for_operators

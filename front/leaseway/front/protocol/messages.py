@@ -12,16 +12,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from leaseway.front.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
-from leaseway.front.empty_objects import empty_objects, is_empty_list
-from leaseway.front.envelope import (
+from leaseway.front.protocol.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
+from leaseway.front.protocol.empty_objects import empty_objects, is_empty_list
+from leaseway.front.protocol.envelope import (
     ABSENT,
     VERSION_KEY,
     Notification,
     Refusal,
     RequestMessage,
 )
-from leaseway.front.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
+from leaseway.front.protocol.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER, request_mismatch

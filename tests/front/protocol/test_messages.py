@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.front.envelope import Notification, RequestMessage
-from leaseway.front.messages import (
+from leaseway.front.protocol.envelope import Notification, RequestMessage
+from leaseway.front.protocol.messages import (
     CallParams,
     JsonRpcError,
     PromptParams,

@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import (
     JSONRPCResponse,
 )
 
-from leaseway.front.envelope import (
+from leaseway.front.protocol.envelope import (
     BATCH_VERSION,
     MODERN_MARK,
     Message,
@@ -31,7 +31,7 @@ from leaseway.front.envelope import (
     read_message,
     refuse_long,
 )
-from leaseway.front.messages import refusal_message
+from leaseway.front.protocol.messages import refusal_message
 from leaseway.wire.bounds import MAX_JSON_RPC_BATCH, MAX_VALUES
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.messages import encode
+from leaseway.front.protocol.messages import encode
 from leaseway.wire.listing.model_schemas import with_plain_root
 from leaseway.wire.messages.json_schema import DATA, MAPS
 

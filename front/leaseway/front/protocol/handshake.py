@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from leaseway.front.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
-from leaseway.front.envelope import (
+from leaseway.front.protocol.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
+from leaseway.front.protocol.envelope import (
     LONG_TAIL,
     VERSION_KEY,
     Notification,

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leaseway.front.empty_objects import empty_objects
+from leaseway.front.protocol.empty_objects import empty_objects
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from leaseway.wire.messages.portable_json import has_many_values

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from leaseway.front.empty_objects import capabilities_in
+from leaseway.front.protocol.empty_objects import capabilities_in
 
 _Object = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.handshake import CACHE_HINTS, SERVER_META
-from leaseway.front.messages import UNAVAILABLE, JsonRpcError, encode
+from leaseway.front.protocol.handshake import CACHE_HINTS, SERVER_META
+from leaseway.front.protocol.messages import UNAVAILABLE, JsonRpcError, encode
 from leaseway.sdk import (
     AuthorizationFailed,
     ConfirmationRequired,
