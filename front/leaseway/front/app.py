@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.draining import Drain
-from leaseway.front.protocol.handshake import HandshakeResponder
+from leaseway.front.stdio_handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer

@@ -33,8 +33,6 @@ from leaseway.front.protocol.envelope import (
     refuse_long,
 )
 from leaseway.front.protocol.handshake import (
-    MAX_LINE,
-    HandshakeResponder,
     initialize_result,
     negotiate_version,
 )
@@ -54,6 +52,7 @@ from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.front.sessions.own_lists import changed_notification
 from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
+from leaseway.front.stdio_handshake import MAX_LINE, HandshakeResponder
 from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason

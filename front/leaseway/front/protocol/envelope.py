@@ -2,7 +2,7 @@
 
 Every message of a client is read here, over HTTP and stdio and of every protocol version. Whatever
 is not exactly one message of JSON-RPC 2.0 as MCP has them is refused. Params and results stay
-unread. Pure; imports nothing that takes long, for `handshake` answers before the rest is loaded.
+unread. Pure; imports nothing that takes long, for `stdio_handshake` answers before the rest is.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
     # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
-    from leaseway.front.protocol.handshake import STARTING, HandshakeResponder
+    from leaseway.front.stdio_handshake import STARTING, HandshakeResponder
 
     # It answers without the slow imports below, if they take too long.
     hold, instructions = (_HOLD, STARTING) if config else (_SHORT_HOLD, "")

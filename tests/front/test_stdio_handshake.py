@@ -28,13 +28,11 @@ from leaseway.front.protocol.handshake import (
     HANDSHAKE_VERSIONS,
     INFO_KEY,
     LOG_LEVEL_KEY,
-    MAX_LINE,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
-    STARTING,
     SUBSCRIPTION_KEY,
-    HandshakeResponder,
 )
+from leaseway.front.stdio_handshake import MAX_LINE, STARTING, HandshakeResponder
 
 BOUND = 30.0
 INITIALIZE = {
@@ -173,7 +171,7 @@ def test_a_line_that_is_too_long_keeps_its_start_and_its_end() -> None:
 def test_importing_the_handshake_imports_no_slow_package() -> None:
     heavy = "{'mcp', 'mcp_types', 'pydantic', 'aiohttp', 'leaseway.sdk'}"
     code = (
-        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.protocol.handshake;"
+        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.stdio_handshake;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(
