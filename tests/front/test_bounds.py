@@ -13,13 +13,13 @@ import pytest
 from aiohttp import web
 
 from leaseway.front.app import McpListener
-from leaseway.front.protocol.handshake import Declared
 from leaseway.front.http import open_requests, request_checks, streams
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.http.streams import EventStream
+from leaseway.front.protocol.handshake import Declared
 from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.wire.channels.endpoint import Endpoint

@@ -16,12 +16,12 @@ from tests.conftest import BOUND
 
 from leaseway.front.app import McpListener
 from leaseway.front.draining import Drain
-from leaseway.front.protocol.handshake import SERVER_META
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.protocol.handshake import SERVER_META
 from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.front.stdio import StdioFront

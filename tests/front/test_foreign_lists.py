@@ -28,7 +28,6 @@ from leaseway.control_plane.sync.toolsets import listing_from_proto
 from leaseway.data_plane.mcp.protocol.features import listing
 from leaseway.data_plane.mcp.protocol.features.listing import ListedItems, ListKind
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
-from leaseway.front.protocol.handshake import discover_result, initialize_result
 from leaseway.front.lists.definitions import (
     PagedListing,
     prompt_listing,
@@ -36,6 +35,7 @@ from leaseway.front.lists.definitions import (
     template_listing,
     tool_listing,
 )
+from leaseway.front.protocol.handshake import discover_result, initialize_result
 from leaseway.sdk.catalog.prompts_resources import (
     prompt_from_proto,
     resource_from_proto,

@@ -12,8 +12,8 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host
 
 from leaseway.data_plane.core.calls.call import Outcome
-from leaseway.front.protocol.handshake import SERVER_INFO, SERVER_INFO_KEY
 from leaseway.front.lists.definitions import LIST_TTL
+from leaseway.front.protocol.handshake import SERVER_INFO, SERVER_INFO_KEY
 from leaseway.sdk import ServerError
 from leaseway.sdk.testing import CallContext, FakeLeaseway, instance
 from leaseway.wire.bounds import MAX_JSON_RPC_BATCH

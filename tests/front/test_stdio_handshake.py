@@ -25,14 +25,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from leaseway.front.protocol.envelope import MODERN_MARK
 from leaseway.front.protocol.handshake import (
     CAPABILITIES_KEY,
-    HANDSHAKE_VERSIONS,
     INFO_KEY,
     LOG_LEVEL_KEY,
-    MODERN_VERSIONS,
     SERVER_INFO_KEY,
     SUBSCRIPTION_KEY,
 )
 from leaseway.front.stdio_handshake import MAX_LINE, STARTING, HandshakeResponder
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 
 BOUND = 30.0
 INITIALIZE = {

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.draining import Drain
-from leaseway.front.stdio_handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
@@ -22,6 +21,7 @@ from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.starts import report_starts
 from leaseway.front.stdio import StdioFront
+from leaseway.front.stdio_handshake import HandshakeResponder
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import RelayClient

@@ -42,10 +42,10 @@ from leaseway.front.calling.suspended_calls import (
 )
 from leaseway.front.calling.tool_calls import ToolCalls
 from leaseway.front.catalog import CatalogCache, Instructions
-from leaseway.front.protocol.handshake import discover_result
 from leaseway.front.lists.definitions import PagedListing
 from leaseway.front.lists.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.front.lists.ui_resources import result_for_client
+from leaseway.front.protocol.handshake import discover_result
 from leaseway.front.protocol.messages import (
     CallParams,
     CompleteParams,

@@ -20,6 +20,7 @@ from typing import Final
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import DRAINING, Drain
+from leaseway.front.methods import Methods
 from leaseway.front.protocol.envelope import (
     LONG_TAIL,
     MODERN_MARK,
@@ -46,7 +47,6 @@ from leaseway.front.protocol.messages import (
     refusal_message,
     result_message,
 )
-from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.front.sessions.own_lists import changed_notification

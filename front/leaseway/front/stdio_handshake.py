@@ -34,13 +34,13 @@ from leaseway.front.protocol.handshake import (
     CAPABILITIES_KEY,
     EVERYTHING,
     INFO_KEY,
-    MODERN_VERSIONS,
     Declared,
     discover_result,
     initialize_result,
     negotiate_version,
 )
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+from leaseway.wire.messages.mcp import MODERN_VERSIONS
 
 MAX_LINE: Final = MAX_ARGUMENTS + MIB
 STARTING: Final = (

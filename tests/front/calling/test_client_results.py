@@ -17,8 +17,8 @@ from leaseway.front.calling.requests import Request
 from leaseway.front.calling.suspended_calls import Binding, SuspendedCalls, open_state
 from leaseway.front.calling.tool_calls import client_result
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.lists.definitions import tool_listing
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.protocol.messages import CallParams, parse_params
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.sealing import Owner, Sealer

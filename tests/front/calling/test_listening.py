@@ -16,8 +16,8 @@ from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.listening import REFUSED_KEY, listen
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.lists.ui_resources import ServerResource
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.protocol.messages import ListenFilter
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.table import SessionTable

@@ -17,10 +17,10 @@ from tests.conftest import BOUND
 from tests.front.harness import ACCEPT, MODERN, VERSION, Host, front, host, session_of
 
 from leaseway.front.calling.handles import RELEASE
-from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.http.connection import FrontConnection
 from leaseway.front.http.direct_calls import DirectCall, ModernCalls, SessionCalls
 from leaseway.front.http.streams import HttpReply
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import LeaseLost, ServerError, WorkerLost
 from leaseway.sdk.testing import CallContext, FakeLeaseway

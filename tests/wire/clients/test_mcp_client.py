@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.wire.bounds import MAX_CLIENT
-from leaseway.wire.clients.mcp_client import LEGACY_VERSIONS, McpClient, parse_client
+from leaseway.wire.clients.mcp_client import McpClient, parse_client
 from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
 
 JSON = st.recursive(
@@ -20,10 +19,6 @@ JSON = st.recursive(
 )
 MEMBERS = ("elicitation", "sampling", "roots", "extensions", "name", "version", "form", "url")
 DECLARED = st.dictionaries(st.sampled_from(MEMBERS) | st.text(), JSON) | JSON
-
-
-def test_the_older_versions_are_those_of_the_official_package() -> None:
-    assert set(HANDSHAKE_PROTOCOL_VERSIONS) == LEGACY_VERSIONS
 
 
 def test_only_what_can_be_honoured_is_passed_on() -> None:

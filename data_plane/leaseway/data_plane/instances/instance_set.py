@@ -20,8 +20,9 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
 
-_NEWEST_WITH_SERVER_REQUESTS: Final = "2025-11-25"
+_NEWEST_WITH_SERVER_REQUESTS: Final = HANDSHAKE_VERSIONS[-1]
 """The newest protocol in which servers can send requests."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-LEGACY_GREETING: Final = "2025-11-25"
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
+
+LEGACY_GREETING: Final = HANDSHAKE_VERSIONS[-1]
 """The newest version whose connections begin with `initialize`."""
 
 _MAX_SERVERS: Final = 4096

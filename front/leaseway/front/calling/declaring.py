@@ -8,8 +8,8 @@ from typing import Final
 from leaseway.front.calling.media import MediaMode, artifact_ref
 from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.protocol.handshake import EVERYTHING, Declared
 from leaseway.front.lists.ui_resources import EXTENSION
+from leaseway.front.protocol.handshake import EVERYTHING, Declared
 from leaseway.front.protocol.messages import JsonRpcError, ResourceParams, parse_params
 from leaseway.sdk.relay import ServerIntroduction
 from leaseway.wire.messages.mcp import METHOD_NOT_FOUND

@@ -20,13 +20,13 @@ from leaseway.front.calling.session_argument import (
     with_argument,
     with_output,
 )
-from leaseway.front.protocol.envelope import ESCAPE, RequestMessage
 from leaseway.front.lists.definitions import (
     ListingKey,
     PagedListing,
     listed_schema,
     tool_listing,
 )
+from leaseway.front.protocol.envelope import ESCAPE, RequestMessage
 from leaseway.front.protocol.messages import (
     JsonRpcError,
     encode,

@@ -20,10 +20,10 @@ from leaseway.front.calling.requests import Asked, asked_in, trace_in
 from leaseway.front.calling.session_argument import InvalidSessionArgument, take_argument
 from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal_state
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY
-from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.lists.definitions import PagedListing, header_arguments, listed_schema
 from leaseway.front.lists.ui_resources import result_for_client
+from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY
+from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.front.protocol.results import adapt_result, fitting_result
 from leaseway.front.sessions.live_session import LiveSession

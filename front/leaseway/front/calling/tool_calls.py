@@ -19,9 +19,9 @@ from leaseway.front.calling.requests import Request, payload_of, session_of, tra
 from leaseway.front.calling.session_argument import InvalidSessionArgument, announce
 from leaseway.front.calling.suspended_calls import TIMEOUT, HeldSessions, asks_for_input
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.lists.definitions import server_arguments
 from leaseway.front.lists.ui_resources import result_for_client
+from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.protocol.messages import CallParams, JsonRpcError
 from leaseway.front.protocol.results import adapt_result, error_result, fitting_result, tool_error
 from leaseway.front.sessions.live_session import LiveSession

@@ -6,11 +6,11 @@ Each response is then a message of its own; otherwise all are one JSON array.
 
 from __future__ import annotations
 
-from leaseway.front.protocol.envelope import BATCH_VERSION
-from leaseway.front.protocol.handshake import HANDSHAKE_VERSIONS
 from leaseway.front.http.streams import HttpReply, OpenStream
+from leaseway.front.protocol.envelope import BATCH_VERSION
 from leaseway.front.protocol.messages import batch_message
 from leaseway.front.sessions.live_session import LiveSession
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
 
 
 def spoken_version(version: str | None, live: LiveSession | None) -> str:

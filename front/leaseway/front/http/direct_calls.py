@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from leaseway.front.calling.plain_calls import PlainCalls, PlainMeta, PlainTool
-from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.http.heads import LegacyHead, ModernHead
 from leaseway.front.http.streams import HttpReply, TaskOwner
+from leaseway.front.methods import Methods
+from leaseway.front.protocol.envelope import RequestMessage
 from leaseway.front.protocol.messages import (
     CUT_OFF,
     SESSION_ENDED,
@@ -25,7 +26,6 @@ from leaseway.front.protocol.messages import (
     internal_error,
     result_message,
 )
-from leaseway.front.methods import Methods
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession, RunningRequest
 from leaseway.sdk.relay import (

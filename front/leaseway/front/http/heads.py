@@ -14,18 +14,18 @@ import msgspec
 from leaseway.front.calling.conversations import Carried
 from leaseway.front.calling.handles import may_have_handle
 from leaseway.front.calling.media import MediaMode
-from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY, RequestMessage
-from leaseway.front.protocol.handshake import CAPABILITIES_KEY, HANDSHAKE_VERSIONS, INFO_KEY
 from leaseway.front.http.streams import OpenStream, Reply
 from leaseway.front.lists.definitions import header_arguments
-from leaseway.front.protocol.messages import JsonRpcError, decode, unknown_client
 from leaseway.front.methods import Methods
+from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY, RequestMessage
+from leaseway.front.protocol.handshake import CAPABILITIES_KEY, INFO_KEY
+from leaseway.front.protocol.messages import JsonRpcError, decode, unknown_client
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
 from leaseway.sdk import LeasewayError, Tool
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.clients.mcp_headers import ArgumentHeader, Path, argument_mismatch
-from leaseway.wire.messages.mcp import HEADER_MISMATCH
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, HEADER_MISMATCH
 
 _MAX_CACHED: Final = 10_000
 

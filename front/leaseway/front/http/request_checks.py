@@ -17,9 +17,14 @@ from typing import Final
 from aiohttp import HttpVersion11, web
 
 from leaseway.front.draining import DRAINING, RETRY_AFTER
-from leaseway.front.protocol.envelope import Message, Refusal, RequestMessage, Response, names_version
-from leaseway.front.protocol.handshake import HANDSHAKE_VERSIONS
 from leaseway.front.http.streams import json_response, stream_of
+from leaseway.front.protocol.envelope import (
+    Message,
+    Refusal,
+    RequestMessage,
+    Response,
+    names_version,
+)
 from leaseway.front.protocol.messages import JsonRpcError, error_message, refusal_message
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
@@ -27,6 +32,7 @@ from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
 from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import (
+    HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,

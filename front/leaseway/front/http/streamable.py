@@ -20,18 +20,6 @@ from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mo
 from leaseway.front.calling.places import Place
 from leaseway.front.calling.requests import Request
 from leaseway.front.draining import Drain
-from leaseway.front.protocol.envelope import (
-    Message,
-    Notification,
-    Refusal,
-    RequestMessage,
-    Response,
-    is_batch,
-    names_version,
-    read_batch,
-    read_message,
-)
-from leaseway.front.protocol.handshake import HANDSHAKE_VERSIONS, initialize_result, negotiate_version
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.cookies import SessionCookie, cookie_of
@@ -56,13 +44,20 @@ from leaseway.front.http.request_checks import (
 )
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.scopes import Scopes
-from leaseway.front.http.streams import (
-    RESOURCE_METADATA,
-    HttpReply,
-    Reply,
-    json_response,
-    reply_to,
+from leaseway.front.http.streams import RESOURCE_METADATA, HttpReply, Reply, json_response, reply_to
+from leaseway.front.methods import Methods
+from leaseway.front.protocol.envelope import (
+    Message,
+    Notification,
+    Refusal,
+    RequestMessage,
+    Response,
+    is_batch,
+    names_version,
+    read_batch,
+    read_message,
 )
+from leaseway.front.protocol.handshake import initialize_result, negotiate_version
 from leaseway.front.protocol.messages import (
     SESSION_ENDED,
     JsonRpcError,
@@ -75,13 +70,17 @@ from leaseway.front.protocol.messages import (
     refusal_message,
     result_message,
 )
-from leaseway.front.methods import Methods
 from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER
-from leaseway.wire.messages.mcp import DEFAULT_SESSION_RULES, HEADER_MISMATCH, INVALID_REQUEST
+from leaseway.wire.messages.mcp import (
+    DEFAULT_SESSION_RULES,
+    HANDSHAKE_VERSIONS,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+)
 from leaseway.wire.timing.running_tasks import keep_running
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)

@@ -11,13 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.wire.channels.ancestors import META_KEY
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from leaseway.wire.version import PACKAGE_VERSION
 
-HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Versions that begin with `initialize`, oldest first; same as in the official package."""
-MODERN_VERSIONS: Final = ("2026-07-28",)
-"""Versions without handshake, as in the official package: requests carry version and capabilities
-in `_meta`."""
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"

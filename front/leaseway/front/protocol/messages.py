@@ -12,7 +12,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from leaseway.front.protocol.clients import WrongDeclarationError, initialize_in, meta_capabilities_in
+from leaseway.front.protocol.clients import (
+    WrongDeclarationError,
+    initialize_in,
+    meta_capabilities_in,
+)
 from leaseway.front.protocol.empty_objects import empty_objects, is_empty_list
 from leaseway.front.protocol.envelope import (
     ABSENT,
@@ -21,7 +25,7 @@ from leaseway.front.protocol.envelope import (
     Refusal,
     RequestMessage,
 )
-from leaseway.front.protocol.handshake import CAPABILITIES_KEY, INFO_KEY, MODERN_VERSIONS
+from leaseway.front.protocol.handshake import CAPABILITIES_KEY, INFO_KEY
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.clients.mcp_headers import VERSION_HEADER, request_mismatch
@@ -29,6 +33,7 @@ from leaseway.wire.messages.mcp import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    MODERN_VERSIONS,
     UNSUPPORTED_VERSION,
 )
 from leaseway.wire.messages.portable_json import has_many_values

@@ -14,9 +14,9 @@ from weakref import WeakSet
 
 import msgspec
 
+from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.protocol.envelope import Notification, Refusal, Response
 from leaseway.front.protocol.handshake import Declared
-from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.protocol.messages import (
     JsonRpcError,
     encode,

@@ -18,7 +18,6 @@ from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from leaseway.front.protocol.handshake import MODERN_VERSIONS
 from leaseway.front.protocol.messages import JsonRpcError, encode
 from leaseway.front.sessions.ended import EndedSessions, SharedEnds
 from leaseway.front.sessions.limits import SessionLimits
@@ -36,7 +35,7 @@ from leaseway.sdk.relay import leave_leases
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS
+from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS, MODERN_VERSIONS
 from leaseway.wire.signals import Signal
 
 IDLE: Final = 30 * 60.0
@@ -57,7 +56,6 @@ _MAX_CLIENT: Final = 64
 """Characters of a client's name that are kept."""
 
 _log = logging.getLogger("leaseway.front")
-
 
 class TooManySessions(JsonRpcError):
     """The front has reached its limit of sessions."""

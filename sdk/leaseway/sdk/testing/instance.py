@@ -38,9 +38,9 @@ from leaseway.server.faults import contained_exits
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import NO_INTRODUCTION
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, NO_INTRODUCTION
 
-PROTOCOL: Final = "2025-11-25"
+PROTOCOL: Final = HANDSHAKE_VERSIONS[-1]
 """The MCP version that fake servers report."""
 
 _MAX_RECORDED: Final = 100_000

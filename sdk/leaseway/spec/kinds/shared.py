@@ -12,15 +12,12 @@ from leaseway.spec.kinds.confinement import NO_LIMITS, NO_SANDBOX, Limits, Sandb
 from leaseway.spec.lease_names import shared_part
 from leaseway.spec.model import INHERIT_ENV, InheritEnv, Part
 from leaseway.spec.references import Value
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 
 PROTOCOLS: Final = (
     "auto",
     "legacy",
-    "2026-07-28",
-    "2025-11-25",
-    "2025-06-18",
-    "2025-03-26",
-    "2024-11-05",
+    *reversed((*HANDSHAKE_VERSIONS, *MODERN_VERSIONS)),
 )
 """Values of `protocol:`."""
 HTTP_SCHEMES: Final = ("http", "https")

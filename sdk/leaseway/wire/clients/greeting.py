@@ -11,7 +11,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
-from leaseway.wire.clients.mcp_client import LEGACY_VERSIONS, McpClient
+from leaseway.wire.clients.mcp_client import McpClient
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
 
 ANYONE: Final = "anyone"
 """Every client: the server does not speak MCP, or its worker does not say whom a spare serves."""
@@ -74,4 +75,4 @@ LEGACY: Final = Greeting(is_legacy=True)
 
 def is_modern(version: str) -> bool:
     """Return whether a protocol version has no handshake: each request says for whom it is."""
-    return bool(version) and version not in LEGACY_VERSIONS
+    return bool(version) and version not in HANDSHAKE_VERSIONS

@@ -13,10 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.wire.bounds import MAX_CLIENT, MAX_EXTENSIONS
-from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, ROOTS, SAMPLE
-
-LEGACY_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
-"""Protocol versions whose connections begin with `initialize`; same as in the official package."""
+from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL, HANDSHAKE_VERSIONS, ROOTS, SAMPLE
 
 CAPABILITIES: Final[Mapping[str, str]] = {
     ELICIT: "elicitation",
@@ -56,7 +53,7 @@ class McpClient:
 
     def __init__(self, version: str, capabilities: object, info: object = None) -> None:
         self.version = version[:_MAX_INFO]
-        self.is_legacy = version in LEGACY_VERSIONS
+        self.is_legacy = version in HANDSHAKE_VERSIONS
         self.info = _info(info)
         self.capabilities = _capabilities(capabilities)
         self.encoded = self._encode()

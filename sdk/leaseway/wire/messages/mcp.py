@@ -1,4 +1,4 @@
-"""Names from MCP (server requests, codes, log levels, rules for sessions, keys), introductions.
+"""MCP: versions, names (requests, codes, log levels, rules for sessions, keys), introductions.
 
 An introduction is what a server says about itself at the handshake. A worker admits it from the
 server, and the control plane from a worker, with the same bounds.
@@ -13,6 +13,13 @@ from typing import Final
 
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
+
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Versions that begin with `initialize`, oldest first; same as in the official package."""
+
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Versions without handshake, as in the official package: requests carry version and capabilities
+in `_meta`."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

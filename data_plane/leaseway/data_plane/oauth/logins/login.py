@@ -60,6 +60,7 @@ from leaseway.data_plane.oauth.web import (
 from leaseway.spec.auth import Auth
 from leaseway.vault.clients import RegisteredClient
 from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 
 _CODE_LIFETIME: Final = 600.0
 _POLL_INTERVAL: Final = 5.0
@@ -69,12 +70,11 @@ _INITIALIZE: Final = {
     "id": 1,
     "method": "initialize",
     "params": {
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": HANDSHAKE_VERSIONS[-1],
         "capabilities": {},
         "clientInfo": {"name": "leaseway", "version": "1"},
     },
 }
-_VERSION: Final = "2026-07-28"
 _PREFIX: Final = "io.modelcontextprotocol/"
 _DISCOVER: Final = {
     "jsonrpc": "2.0",
@@ -82,13 +82,13 @@ _DISCOVER: Final = {
     "method": "server/discover",
     "params": {
         "_meta": {
-            f"{_PREFIX}protocolVersion": _VERSION,
+            f"{_PREFIX}protocolVersion": MODERN_VERSIONS[-1],
             f"{_PREFIX}clientInfo": {"name": "leaseway", "version": "1"},
             f"{_PREFIX}clientCapabilities": {},
         }
     },
 }
-_MODERN: Final = {"MCP-Protocol-Version": _VERSION, "Mcp-Method": "server/discover"}
+_MODERN: Final = {"MCP-Protocol-Version": MODERN_VERSIONS[-1], "Mcp-Method": "server/discover"}
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds that a person has for a login."""
 
