@@ -25,6 +25,7 @@ from tests.e2e.mcp_front import (
     write_config,
 )
 from tests.e2e.system import LEASEWAY, SERVERS, eventually, running
+from tests.ports import free_port
 
 
 async def listed(client: Client) -> list[str]:
@@ -91,6 +92,18 @@ async def test_a_server_that_hangs_holds_back_no_tools_and_failed_ones_are_named
                 changed.clear()
         stderr.seek(0)
         assert "Server failing: " in stderr.read()
+
+
+async def test_the_control_plane_that_is_there_is_found_among_several_addresses(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, {"echo": echo("echo")}) as (system, _):
+        addresses = f"127.0.0.1:{free_port()},{system.address}"
+        async with (
+            asyncio.timeout(BOUND),
+            Client(Stdio("--address", addresses), mode="legacy") as client,
+        ):
+            assert await listed(client) == ["echo"]
 
 
 async def test_the_front_of_a_leaseway_is_no_server_of_itself(tmp_path: Path) -> None:

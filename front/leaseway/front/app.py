@@ -28,7 +28,7 @@ from leaseway.sdk.relay import RelayClient
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels import ancestors
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoints
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -46,8 +46,7 @@ class FrontOptions:
     """The options of a front.
 
     Attributes:
-        control_plane: The address of the control plane.
-        standbys: Control planes of which one may lead instead of the first one.
+        control_planes: The addresses of the control planes, of which one leads.
         tenant: The tenant whose tools clients see.
         key: The shared key, or None.
         origins: Allowed origins of web pages, in addition to this machine's.
@@ -69,7 +68,7 @@ class FrontOptions:
         drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
-    control_plane: Endpoint
+    control_planes: Endpoints
     tenant: str = DEFAULT_TENANT
     key: str | None = None
     origins: tuple[str, ...] = ()
@@ -86,12 +85,6 @@ class FrontOptions:
     public_url: str = ""
     authenticator: Authenticator | None = None
     drain_timeout: float = SHUTDOWN_TIMEOUT
-    standbys: tuple[Endpoint, ...] = ()
-
-    @property
-    def addresses(self) -> str:
-        """The control planes, as clients take them."""
-        return ",".join(map(str, (self.control_plane, *self.standbys)))
 
 
 async def run_http(
@@ -134,7 +127,12 @@ async def serving_http(
         tenant: str, agent: str, key: str | None, principal: str, user: str
     ) -> HttpFront:
         client = RelayClient(
-            options.addresses, agent=agent, tenant=tenant, key=key, user=user, local=local
+            str(options.control_planes),
+            agent=agent,
+            tenant=tenant,
+            key=key,
+            user=user,
+            local=local,
         )
         sessions = SessionTable(
             client,
@@ -227,7 +225,7 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
     drain = Drain(options.drain_timeout)
     drain.handle_signals()
     client = AsyncClient(
-        str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
+        str(options.control_planes), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
         methods = _methods(options, client, drain)
@@ -275,4 +273,4 @@ def _methods(
 
 
 def _digest_of_control_plane(options: FrontOptions) -> str:
-    return ancestors.digest(ancestors.of_address(options.control_plane))
+    return ancestors.digest(ancestors.of_address(options.control_planes.first))

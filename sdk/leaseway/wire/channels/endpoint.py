@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -166,8 +167,17 @@ class Endpoints:
     first: Endpoint
     others: tuple[Endpoint, ...] = ()
 
+    @property
+    def reachable(self) -> Endpoints:
+        """The addresses by which this machine connects to them."""
+        first, *others = (endpoint.reachable for endpoint in self)
+        return Endpoints(first, tuple(others))
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        yield from (self.first, *self.others)
+
     def __str__(self) -> str:
-        return ",".join(map(str, (self.first, *self.others)))
+        return ",".join(map(str, self))
 
 
 def parse_endpoints(text: str) -> Endpoints:

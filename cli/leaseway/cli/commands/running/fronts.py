@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from leaseway.cli.options.common import (
 )
 from leaseway.cli.options.front import FrontReach
 from leaseway.cli.options.identity import Credentials
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 from leaseway.wire.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def check_no_front(tenant: str, session_idle: float, reach: FrontReach) -> None:
 @contextmanager
 def front_at(
     listen: Endpoint,
-    control_planes: Sequence[Endpoint],
+    control_planes: Endpoints,
     tenant: str,
     session_idle: float,
     reach: FrontReach,
@@ -77,7 +77,7 @@ def front_at(
 
     Args:
         listen: Where it listens.
-        control_planes: The control planes, one of which leads.
+        control_planes: The control planes, of which one leads.
         tenant: The tenant of clients whose credential names none.
         session_idle: Seconds after which an unused session ends.
         reach: Who may reach it, and what it lists.
@@ -104,8 +104,7 @@ def front_at(
         authenticator = None  # the files contain no credential
 
     options = FrontOptions(
-        control_plane=control_planes[0].reachable,
-        standbys=tuple(standby.reachable for standby in control_planes[1:]),
+        control_planes=control_planes.reachable,
         tenant=tenant,
         key=key,
         origins=reach.origins,

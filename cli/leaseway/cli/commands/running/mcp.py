@@ -21,6 +21,7 @@ from leaseway.cli.commands.running.child_processes import (
 from leaseway.cli.commands.running.fronts import front_at, session_options
 from leaseway.cli.commands.running.processes import (
     exit_with_stdin_option,
+    control_planes_option,
     ready_printer,
     run_process,
     uvloop_factory,
@@ -51,7 +52,7 @@ from leaseway.cli.options.front import (
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels import ancestors
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints, parse_endpoint
 from leaseway.wire.timing.stop_signals import handle_stop_signals, stop_signals
 
 if TYPE_CHECKING:
@@ -71,13 +72,7 @@ _SHORT_HOLD: Final = 3.0
         "LEASEWAY_KEY=... leaseway mcp-front --listen 0.0.0.0:7680 --allow-host mcp.example.com",
     ),
 )
-@click.option(
-    "--control-plane",
-    type=ENDPOINT,
-    default=DEFAULT_ADDRESS,
-    show_default=True,
-    help="The control plane whose tools it serves.",
-)
+@control_planes_option
 @click.option(
     "--listen",
     type=ENDPOINT,
@@ -91,7 +86,7 @@ _SHORT_HOLD: Final = 3.0
 @exit_with_stdin_option
 @log_options
 def mcp_front(
-    control_plane: Endpoint,
+    control_planes: Endpoints,
     listen: Endpoint,
     tenant: str,
     session_idle: float,
@@ -107,7 +102,7 @@ def mcp_front(
     It prints `ready HOST:PORT` when it listens. With --keys or --identity, each client sends its
     own credential, which also decides its tenant; the planes must accept the same credentials.
     """
-    with front_at(listen, (control_plane,), tenant, session_idle, reach, credentials) as front:
+    with front_at(listen, control_planes, tenant, session_idle, reach, credentials) as front:
         options, listener = front
         from leaseway.front.app import run_http
 
@@ -177,7 +172,8 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
             os.environ, _new_token(ancestors.of_files(source.path for source in sources))
         )
     else:
-        _new_token(ancestors.of_address(connection.address.first.reachable))
+        for control_plane in connection.address.reachable:
+            _new_token(ancestors.of_address(control_plane))
     # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
@@ -195,18 +191,16 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
         from leaseway.front.calling.conversations import SessionOptions
 
         async with AsyncExitStack() as stack:
-            address, standbys = connection.address.first.reachable, connection.address.others
+            control_planes = connection.address.reachable
             if planes is not None:
-                standbys = ()
-                address = await stack.enter_async_context(planes.running())
+                control_planes = Endpoints(await stack.enter_async_context(planes.running()))
             options = FrontOptions(
-                address,
+                control_planes,
                 connection.tenant,
                 key,
                 search=tools == "search",
                 media=media,
                 handles=handles,
-                standbys=standbys,
                 found_by=SessionOptions(sessions_from, session_argument, conversation_keys),
                 shows_problems=planes is not None,
                 drain_timeout=drain_timeout,

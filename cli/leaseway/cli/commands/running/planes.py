@@ -14,6 +14,7 @@ import click
 
 from leaseway.cli.commands.running.fronts import check_no_front, front_at, session_options
 from leaseway.cli.commands.running.processes import (
+    control_planes_option,
     exit_with_stdin_option,
     gc_disabled,
     listening_at,
@@ -46,7 +47,7 @@ from leaseway.cli.options.vault import vault_option
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels import ancestors
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, Endpoints
 
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
@@ -179,15 +180,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
 
 
 @click.command()
-@click.option(
-    "--control-plane",
-    "control_planes",
-    type=ENDPOINT,
-    multiple=True,
-    default=(DEFAULT_ADDRESS,),
-    show_default=True,
-    help="The control plane to join; repeatable if there are several, of which one leads.",
-)
+@control_planes_option
 @click.option(
     "--listen",
     type=ENDPOINT,
@@ -265,7 +258,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
 @exit_with_stdin_option
 @log_options
 def worker(  # noqa: PLR0913 - each is an option of the command
-    control_planes: tuple[Endpoint, ...],
+    control_planes: Endpoints,
     listen: Endpoint,
     advertise: Endpoint | None,
     worker_id: str | None,
@@ -323,8 +316,8 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             )
             front = WorkerFront(how, mcp_listener)
         options = WorkerOptions(
-            control_plane=control_planes[0],
-            standbys=control_planes[1:],
+            control_plane=control_planes.first,
+            standbys=control_planes.others,
             listen=listen,
             advertise=advertise,
             id=worker_id or socket.gethostname(),

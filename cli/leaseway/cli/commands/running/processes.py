@@ -21,11 +21,11 @@ import click
 
 from leaseway.cli.commands.running.memory import collect_rarely
 from leaseway.cli.errors import FAILED, CliFailure, os_failure
-from leaseway.cli.options.common import LogOptions
+from leaseway.cli.options.common import ENDPOINT, LogOptions
 from leaseway.cli.options.identity import Credentials
 from leaseway.cli.output.tables import say
 from leaseway.telemetry.logs import unwaiting
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, Endpoints
 
 if TYPE_CHECKING:
     from leaseway.identity.authenticator import RoleCheck
@@ -39,6 +39,24 @@ _FILE_THREADS: Final = 8
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
 _FILES: Final = 65_536
 """The most files that a process asks the system to let it open."""
+
+
+def _all_endpoints(
+    _context: click.Context, _option: click.Parameter, given: tuple[Endpoint, ...]
+) -> Endpoints:
+    return Endpoints(given[0], given[1:])
+
+
+control_planes_option = click.option(
+    "--control-plane",
+    "control_planes",
+    type=ENDPOINT,
+    multiple=True,
+    default=(DEFAULT_ADDRESS,),
+    show_default=True,
+    callback=_all_endpoints,
+    help="The control plane; repeatable if there are several, of which one leads.",
+)
 
 exit_with_stdin_option = click.option(
     "--exit-with-stdin",
