@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from leaseway.cli.options.artifacts import artifact_options
 from leaseway.cli.options.audit import audit_options
+from leaseway.cli.options.config import config_options
+from leaseway.cli.options.console import console_options
 from leaseway.cli.options.front import front_options
 from leaseway.cli.options.identity import identity_options
 from leaseway.cli.options.store import store_options
@@ -22,14 +24,13 @@ FRONT = (
     "--conversation-key=c --sessions-per-client=7 --drain-timeout=1234567.5"
 )
 STORED = "--artifacts=/a --artifact-age=1234567 --artifact-space=5"
+CONFIGURED = "--config=a.yaml --config=domain=acme:b.yaml --prefix=none"
 GROUPS = [
     (front_options, FRONT, ""),
-    (
-        artifact_options,
-        "--artifacts=/a --artifact-age=1234567 --artifact-space=5",
-        "--artifacts-http",
-    ),
+    (artifact_options, STORED, "--artifacts-http"),
     (audit_options, "--audit=/a --audit-sink=s3://b/f --audit-policy=drop --audit-space=5", ""),
+    (config_options, CONFIGURED, ""),
+    (console_options, "--console-url=https://c.example", "--console"),
     (identity_options, f"--keys=/k --identity={__file__}", ""),
     (store_options, "--data=/d", "--store"),
     (store_options, "--store=env:DSN", "--data"),
@@ -64,7 +65,9 @@ def test_a_child_process_gets_each_option_as_it_was_given(
     assert own not in child
 
 
-@pytest.mark.parametrize("decorate", [front_options, artifact_options, identity_options])
+@pytest.mark.parametrize(
+    "decorate", [front_options, artifact_options, config_options, console_options, identity_options]
+)
 def test_a_default_needs_no_word(decorate: Callable[[Any], Any]) -> None:
     assert parse(decorate, [])[0].as_arguments() == []
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
 
 import click
 
@@ -143,39 +142,10 @@ def timeout_option(what: str, default: float | None = None) -> Callable[[Command
     )
 
 
-def _checked_url(_context: click.Context, _parameter: click.Parameter, url: str) -> str:
-    if not url:
-        return ""
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-        is_plain = not parts.query and not parts.fragment and "@" not in parts.netloc
-    except ValueError:
-        is_url = is_plain = False
-    if not is_url or not is_plain:
-        raise click.BadParameter("write an address such as https://leaseway.example.com.")
-    return url
-
-
 metrics_option = click.option(
     "--metrics",
     type=ENDPOINT,
     help="Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 takes any free port.",
-)
-
-console_option = click.option(
-    "--console",
-    type=ENDPOINT,
-    help="Serve the console for operators at http://HOST:PORT/; port 0 takes any free port.",
-)
-
-console_url_option = click.option(
-    "--console-url",
-    metavar="URL",
-    default="",
-    callback=_checked_url,
-    help="The console's address for people's browsers, where they log in to servers; by default "
-    "its own, on loopback.",
 )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.names import nearest
 
 if TYPE_CHECKING:
@@ -34,6 +36,28 @@ prefix_option = click.option(
     help="The prefix of tool names if the file format has no key for it (mcpServers, VS Code): the"
     " server's id and _, or none.",
 )
+
+_OPTIONS: Final = {"words": config_option, "prefix": prefix_option}
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """The configuration of a control plane.
+
+    Attributes:
+        words: The values of `--config`; empty means the default file.
+        prefix: The value of `--prefix`.
+    """
+
+    words: tuple[str, ...]
+    prefix: str
+
+    def as_arguments(self) -> list[str]:
+        """Return these options for a child process."""
+        return arguments_for(_OPTIONS, self)
+
+
+config_options = grouped_options("config", ConfigOptions, _OPTIONS)
 
 _LAYERS: Final = ("system", "domain", "session")
 

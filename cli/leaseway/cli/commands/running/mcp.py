@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from leaseway.cli.commands.running.child_commands import control_plane_command, worker_command
 from leaseway.cli.commands.running.child_processes import (
     CONTROL_PLANE_ONLY,
     WORKER_ONLY,
@@ -20,8 +21,8 @@ from leaseway.cli.commands.running.child_processes import (
 )
 from leaseway.cli.commands.running.fronts import front_at, session_options
 from leaseway.cli.commands.running.processes import (
-    exit_with_stdin_option,
     control_planes_option,
+    exit_with_stdin_option,
     ready_printer,
     run_process,
     uvloop_factory,
@@ -37,7 +38,12 @@ from leaseway.cli.options.common import (
     log_options,
     shared_key,
 )
-from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
+from leaseway.cli.options.config import (
+    ConfigOptions,
+    ConfiguredCommand,
+    existing_sources,
+    prefix_option,
+)
 from leaseway.cli.options.front import (
     FrontReach,
     conversation_keys_option,
@@ -184,7 +190,9 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
     handshake = HandshakeResponder(0, output, hold, instructions)
     check_client_tls()
     key = shared_key()
-    planes = _ChildPlanes(config, prefix, vault, connection.log, within) if config else None
+    planes = None
+    if config:
+        planes = _ChildPlanes(ConfigOptions(config, prefix), vault, connection.log, within)
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
@@ -247,8 +255,7 @@ class _ChildPlanes:
     """A control plane and a worker, which run as children of this process.
 
     Args:
-        config: The values of `--config`.
-        prefix: The value of `--prefix`.
+        config: The configuration.
         vault: The worker's vault options.
         log: The log options of both.
         within: The mark of processes below this one.
@@ -256,14 +263,12 @@ class _ChildPlanes:
 
     def __init__(
         self,
-        config: tuple[str, ...],
-        prefix: str,
+        config: ConfigOptions,
         vault: list[str],
         log: LogOptions,
         within: Mapping[str, str],
     ) -> None:
         self._config = config
-        self._prefix = prefix
         self._vault = vault
         self._log = log
         self._control_plane = Child(
@@ -287,22 +292,10 @@ class _ChildPlanes:
             await asyncio.gather(*supervisors, return_exceptions=True)
 
     def _control_plane_arguments(self) -> list[str]:
-        return [
-            "control-plane",
-            *(word for path in self._config for word in ("--config", path)),
-            *("--prefix", self._prefix),
-            *("--listen", self._control_plane.address or "127.0.0.1:0"),
-            *("--expect-workers", "1"),
-            "--exit-with-stdin",
-            *self._log.as_arguments(),
-        ]
+        listen = self._control_plane.address or "127.0.0.1:0"
+        return control_plane_command(self._config, listen, 1, self._log)
 
     def _worker_arguments(self) -> list[str]:
-        return [
-            "worker",
-            *("--control-plane", self._control_plane.address),
-            *("--id", f"worker-{secrets.token_hex(4)}"),
-            *self._vault,
-            "--exit-with-stdin",
-            *self._log.as_arguments(),
-        ]
+        control_plane = parse_endpoint(self._control_plane.address)
+        worker_id = f"worker-{secrets.token_hex(4)}"
+        return worker_command(control_plane, worker_id, self._vault, self._log)

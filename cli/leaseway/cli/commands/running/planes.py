@@ -28,18 +28,17 @@ from leaseway.cli.options.common import (
     ENDPOINT,
     LogOptions,
     check_plane_tls,
-    console_option,
-    console_url_option,
     examples,
     log_options,
     metrics_option,
 )
 from leaseway.cli.options.config import (
+    ConfigOptions,
     ConfiguredCommand,
-    config_option,
-    prefix_option,
+    config_options,
     sources_of,
 )
+from leaseway.cli.options.console import ConsoleOptions, console_options
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.store import StoreOptions, store_options
@@ -79,8 +78,7 @@ def _check_lease(
     cls=ConfiguredCommand,
     epilog=examples("leaseway control-plane --config mcp.yaml --listen 127.0.0.1:7600"),
 )
-@config_option
-@prefix_option
+@config_options
 @click.option(
     "--listen",
     type=ENDPOINT,
@@ -115,13 +113,11 @@ def _check_lease(
     help="Where others reach this control plane while it leads, if not at --listen.",
 )
 @metrics_option
-@console_option
-@console_url_option
+@console_options
 @exit_with_stdin_option
 @log_options
 def control_plane(  # noqa: PLR0913 - each is an option of the command
-    config: tuple[str, ...],
-    prefix: str,
+    config: ConfigOptions,
     listen: Endpoint,
     expect_workers: int,
     store: StoreOptions,
@@ -130,8 +126,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     leader_lease_duration: int,
     advertise: Endpoint | None,
     metrics: Endpoint | None,
-    console: Endpoint | None,
-    console_url: str,
+    console: ConsoleOptions,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -147,12 +142,12 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
         from leaseway.identity.principal import SEES_ALL
         from leaseway.telemetry.prometheus_http import MetricsListener
 
-    sources = sources_of(config, prefix)
+    sources = sources_of(config.words, config.prefix)
     is_single_file = len(sources) == 1 and sources[0].kind == "native"
     with (
         listening_at(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
         listening_at(
-            partial(_open_console, console_url), console, credentials, *SEES_ALL
+            partial(_open_console, console.url), console.listen, credentials, *SEES_ALL
         ) as console_listener,
     ):
         options = ControlPlaneOptions(

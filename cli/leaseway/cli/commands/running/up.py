@@ -19,6 +19,11 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.commands.operating.status import print_servers_down, wait_until_ready
+from leaseway.cli.commands.running.child_commands import (
+    control_plane_command,
+    front_command,
+    worker_command,
+)
 from leaseway.cli.commands.running.child_processes import (
     CONTROL_PLANE_ONLY,
     STOP_TIMEOUT,
@@ -33,19 +38,18 @@ from leaseway.cli.options.common import (
     ConnectionOptions,
     LogOptions,
     check_plane_tls,
-    console_option,
-    console_url_option,
     examples,
     log_options,
     metrics_option,
 )
 from leaseway.cli.options.config import (
+    ConfigOptions,
     ConfiguredCommand,
-    config_option,
-    prefix_option,
+    config_options,
     startable_sources,
 )
 from leaseway.cli.options.connection import connect
+from leaseway.cli.options.console import ConsoleOptions, console_options
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.store import StoreOptions, store_options
@@ -71,15 +75,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Options:
-    config: tuple[str, ...]
-    prefix: str
+    config: ConfigOptions
     workers: int
     listen: Endpoint
     advertise: str | None
     trace_file: Path | None
     metrics: Endpoint | None
-    console: Endpoint | None
-    console_url: str
+    console: ConsoleOptions
     capacity: int
     vault: list[str]
     artifacts: ArtifactOptions
@@ -98,8 +100,7 @@ class _Options:
         "leaseway up --config mcp.json --workers 2 --trace-file trace.jsonl",
     ),
 )
-@config_option
-@prefix_option
+@config_options
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -135,8 +136,7 @@ class _Options:
 )
 @front_options
 @metrics_option
-@console_option
-@console_url_option
+@console_options
 @vault_arguments_option
 @artifact_options
 @store_options
@@ -184,7 +184,7 @@ def _check(options: _Options) -> None:
 
 
 def _own_token(options: _Options) -> str:
-    return ancestors.of_files(source.path for source in startable_sources(options.config))
+    return ancestors.of_files(source.path for source in startable_sources(options.config.words))
 
 
 def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Credentials) -> None:
@@ -301,64 +301,54 @@ class _Up:
             say(f"mcp http://{front.address}/mcp {front.name}")
 
     def _control_plane_arguments(self) -> list[str]:
-        # A restarted control plane must listen at the address that workers and callers know.
-        listen = self._control_plane.address or str(self._options.listen)
-        return [
-            "control-plane",
-            *(word for path in self._options.config for word in ("--config", path)),
-            *("--prefix", self._options.prefix),
-            *("--listen", listen),
-            *("--expect-workers", str(self._options.workers)),
+        options = self._options
+        console = self._control_plane.pages.get("console", "")
+        return control_plane_command(
+            options.config,
+            self._control_plane.address or str(options.listen),
+            options.workers,
+            options.log,
             *self._metrics_arguments(0, self._control_plane),
-            *_page_arguments(
-                "--console", self._options.console, 0, self._control_plane.pages.get("console", "")
-            ),
-            *(("--console-url", self._options.console_url) if self._options.console_url else ()),
-            *self._options.store.as_arguments(),
-            *self._options.credentials.as_arguments(),
-            "--exit-with-stdin",
-            *self._options.log.as_arguments(),
-        ]
+            *_page_arguments("--console", options.console.listen, 0, console),
+            *options.console.as_arguments(),
+            *options.store.as_arguments(),
+            *options.credentials.as_arguments(),
+        )
 
     def _worker_arguments(self, number: int) -> list[str]:
+        options = self._options
         worker_id = f"worker-{number}"
-        host, advertise = self._options.listen.host, self._options.advertise
         self._starts[worker_id] += 1
         starts = self._starts[worker_id]
-        # The control plane refuses a second process with the same id until it knows that the first
-        # has ended. Here it has: a new id needs no such proof.
-        name = worker_id if starts == 1 else f"{worker_id}-{starts}"
-        return [
-            "worker",
-            *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
-            *("--listen", str(Endpoint(host, 0))),
+        advertise, trace_file = options.advertise, options.trace_file
+        return worker_command(
+            parse_endpoint(self._control_plane.address),
+            # The control plane refuses a second process with the same id until it knows that the
+            # first has ended. Here it has: a new id needs no such proof.
+            worker_id if starts == 1 else f"{worker_id}-{starts}",
+            options.vault,
+            options.log,
+            *("--listen", str(Endpoint(options.listen.host, 0))),
             *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
-            *("--id", name),
-            *("--capacity", str(self._options.capacity)),
+            *("--capacity", str(options.capacity)),
             *self._metrics_arguments(number, self._workers[number - 1]),
             *self._artifacts_arguments(number),
             *self._mcp_arguments(number),
-            *self._options.vault,
-            *self._options.audit.as_arguments(),
-            *(("--own-path", str(self._options.trace_file)) if self._options.trace_file else ()),
-            *self._options.store.own_paths,
-            *self._options.credentials.as_arguments(),
-            "--exit-with-stdin",
-            *self._options.log.as_arguments(),
-        ]
+            *options.audit.as_arguments(),
+            *(("--own-path", str(trace_file)) if trace_file else ()),
+            *options.store.own_paths,
+            *options.credentials.as_arguments(),
+        )
 
     def _front_arguments(self) -> list[str]:
-        # A restarted front must listen at the address that its clients know.
-        listen = self._fronts[0].address or str(self._options.mcp)
-        return [
-            "mcp-front",
-            *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
-            *("--listen", listen),
-            *self._options.reach.as_arguments(),
-            *self._options.credentials.as_arguments(),
-            "--exit-with-stdin",
-            *self._options.log.as_arguments(),
-        ]
+        options = self._options
+        return front_command(
+            parse_endpoint(self._control_plane.address),
+            self._fronts[0].address or str(options.mcp),
+            options.log,
+            *options.reach.as_arguments(),
+            *options.credentials.as_arguments(),
+        )
 
     def _metrics_arguments(self, number: int, child: Child) -> list[str]:
         served = child.pages.get("metrics", "")
