@@ -27,6 +27,8 @@ from tests.e2e.mcp_front import (
 from tests.e2e.system import LEASEWAY, SERVERS, eventually, running
 from tests.ports import free_port
 
+from leaseway.sdk import AsyncClient, Unauthenticated
+
 
 async def listed(client: Client) -> list[str]:
     tools = await client.list_tools(cache_mode="bypass")
@@ -200,3 +202,26 @@ async def test_a_missing_file_is_an_error_of_the_command(tmp_path: Path) -> None
     done = await run_leaseway("mcp", "--config", str(tmp_path / "none.yaml"))
     assert (done.status, done.stdout) == (2, "")
     assert "none.yaml" in done.stderr
+
+
+async def test_only_its_own_processes_use_its_planes(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {"echo": echo("echo")})
+    keys = {"LEASEWAY_KEYS": str(tmp_path / "keys.json")}  # of other planes that this user runs
+    process = await fork_leaseway(("mcp", "--config", str(config)), {**os.environ, **keys}, None)
+    params = {"name": "echo", "arguments": {"text": "here"}}
+    called = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    try:
+        async with asyncio.timeout(2 * BOUND):
+            process.stdin.write(f"{json.dumps(INITIALIZE)}\n{json.dumps(called)}\n".encode())
+            while b" has joined " not in (line := await process.stderr.readline()):
+                assert line, "the worker has not joined"
+            address = line.split(b" has joined ")[1].split()[0].rstrip(b".").decode()
+            async with AsyncClient(address) as stranger:
+                with pytest.raises(Unauthenticated):
+                    await stranger.list_tools()
+            while (answer := json.loads(await process.stdout.readline())).get("id") != 1:
+                pass
+        assert answer["result"]["content"][0]["text"] == "here"
+    finally:
+        process.stdin.close()
+        await process.wait()

@@ -107,15 +107,18 @@ class Credentials:
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
-    def share_keys(self) -> None:
+    def share_keys(self, *, private: bool = False) -> None:
         """Put generated keys into the environment of the planes that this process starts.
 
         Workers always join with their own key, even if callers need none: so that no other process
         of this machine can join. If callers need credentials, the planes also share a key.
+
+        Args:
+            private: Whether this process is the only caller.
         """
         if self.worker_key is None:
             os.environ[WORKER_KEY_VARIABLE] = secrets.token_urlsafe(32)
-        if not self.authenticator.is_open and self.key is None:
+        if self.key is None and (private or not self.authenticator.is_open):
             os.environ[KEY_VARIABLE] = secrets.token_urlsafe(32)
 
     def as_arguments(self) -> list[str]:

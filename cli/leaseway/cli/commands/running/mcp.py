@@ -189,10 +189,11 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
     hold, instructions = (_HOLD, STARTING) if config else (_SHORT_HOLD, "")
     handshake = HandshakeResponder(0, output, hold, instructions)
     check_client_tls()
-    key = shared_key()
     planes = None
     if config:
+        Credentials(None, None).share_keys(private=True)
         planes = _ChildPlanes(ConfigOptions(config, prefix), vault, connection.log, within)
+    key = shared_key()
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
