@@ -27,7 +27,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring protos generate runbook record-faults \
+.PHONY: demo docs test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -70,7 +70,7 @@ bench-against: .venv/bench.stamp
 call-path: .venv/bench.stamp
 	$(BIN)/python tools/call_path.py
 
-check: fmt-check lint types imports rooms wiring protos
+check: fmt-check lint types imports rooms wiring unused protos
 
 fmt: .venv/dev.stamp
 	$(BIN)/ruff format $(SOURCES)
@@ -95,6 +95,10 @@ rooms: .venv/dev.stamp
 # Fails on more lambdas, or more parts that are wired after their construction, than are allowed.
 wiring: .venv/dev.stamp
 	$(BIN)/python tools/wiring.py
+
+# Fails on functions, classes and constants that nothing uses.
+unused: .venv/dev.stamp
+	$(BIN)/python tools/unused.py
 
 protos: .venv/dev.stamp .build/protos/stamp
 	tools/check_protos.sh

@@ -30,7 +30,6 @@ _FOLDERS: Final = (
     *("cli", "control_plane", "data_plane", "front", "identity", "runbook", "sdk", "server"),
     *("spec", "telemetry", "templates", "vault", "wire"),
 )
-_ROOTS: Final = ("sdk", "cli", "front", "control_plane", "data_plane")
 _LEAST_SECONDS: Final = 0.02
 """What every test costs, whatever was measured."""
 _LONGEST: Final = 2.0

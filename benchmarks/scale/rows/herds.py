@@ -18,7 +18,6 @@ _SCHEMA: Final = 2_000
 _SECONDS: Final = 12.0
 _BEFORE: Final = 2.0
 """Seconds of calls before the event."""
-_WITHIN: Final = 120.0
 
 Event = Callable[[ControlPlane, Fleet, Size], Awaitable[object]]
 

@@ -15,10 +15,6 @@ def marked(text: str) -> tuple[str, int]:
     return text.replace("▸", ""), column
 
 
-_NO_TOOL = (
-    "can match no tool: names consist of a-z, A-Z, 0-9, '_', '-', '.' and '/', and only '*' is"
-    " special."
-)
 _NO_PART = (
     "can't be part of a tool name: names consist of a-z, A-Z, 0-9, '_' and '-', and only {server}"
     " is replaced."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import secrets
 import time
@@ -55,7 +54,6 @@ _MAX_AGE: Final = 7 * 24 * 3600.0
 _MAX_CLIENT: Final = 64
 """Characters of a client's name that are kept."""
 
-_log = logging.getLogger("leaseway.front")
 
 class TooManySessions(JsonRpcError):
     """The front has reached its limit of sessions."""

@@ -30,8 +30,6 @@ _SMALL_VALUES: Final = 200
 """Size of small values: all their violations are reported, of larger ones only the first."""
 _MAX_ERROR_UNITS: Final = 6_000
 """Limit of the work of violations: each check that fails becomes an error."""
-_MAX_ERROR_TEXT: Final = 16 * bounds.MIB
-"""Limit of the text that errors copy."""
 _MAX_ERROR_DEPTH: Final = 16
 _MAX_TOLERANT: Final = 20_000
 """Values in one whose nulls are tolerated: they are copied."""
