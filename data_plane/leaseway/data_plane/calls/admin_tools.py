@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.calls.stages.login import with_login
+from leaseway.data_plane.calls.login import with_login
 from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.calls.stages.login import with_login
+from leaseway.data_plane.calls.login import with_login
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
