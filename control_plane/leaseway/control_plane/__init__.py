@@ -1,5 +1,6 @@
 """The control plane: reads the configuration, decides what workers serve (design.md).
 
 Imports the shared packages (`identity`, `spec`, `telemetry`, `vault`, `templates`, `runbook`,
-`wire`); never the SDK, the data plane or the command line.
+`wire`); never the data plane or the command line, and of the SDK only what the console tries tools
+with.
 """

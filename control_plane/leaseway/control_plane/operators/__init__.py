@@ -1,5 +1,5 @@
 """Operators' requests, shared by the admin service and the console.
 
-`inspector` queries the workers; `steering` drains, revokes and records. May import the plane,
+`inspector` queries the workers; `commands` drains, revokes and records. May import the plane,
 `leaseway.v1` and `leaseway.wire`.
 """

@@ -1,4 +1,4 @@
-"""Leases of a worker: grants, renews and expires them, and queues requests for capacity.
+"""Leases of a worker: grants, renews and expires them, and keeps what only they list.
 
 Imports instances; never calls.
 """

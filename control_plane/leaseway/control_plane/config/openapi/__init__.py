@@ -1,5 +1,5 @@
 """Converts OpenAPI 3.0 and 3.1 documents to HTTP tools, one for each selected operation.
 
-Only `documents` and `split.parts` read files and URLs. Imports specs and `wire`; never the readers
-of configuration files.
+Only `documents` and `split.parts` read files and URLs. Imports specs, `wire` and
+`tree`; never the readers of keys.
 """

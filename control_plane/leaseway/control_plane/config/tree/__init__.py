@@ -1,4 +1,4 @@
-"""YAML and JSON files as trees with the position of each value.
+"""YAML, JSON and TOML files as trees with the position of each value.
 
 Imports nothing else of `config`.
 """
