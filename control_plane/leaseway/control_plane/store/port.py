@@ -7,8 +7,8 @@ other epoch than the newest: a control plane that leads by mistake changes nothi
 A record's version counts its writes. A change may name the version that it expects. This finds
 writes whose outcome was unknown: one that timed out may have happened all the same.
 
-The twins are `memory.MemoryStore` and `sqlite.SqliteStore`; the tests of both are the same
-(`tests/control_plane/store`).
+`memory`, `sqlite` and `postgresql` are stores; they pass the same tests
+(`tests/control_plane/store/test_port.py`).
 """
 
 from __future__ import annotations
