@@ -234,6 +234,7 @@ def test_a_file_without_the_config_option_suggests_the_option(run: Run, command:
         (("worker", "--tenant", "acme"), "--tenant is for MCP clients: add --mcp HOST:PORT"),
         (("mcp-front", "--public-url", "mcp.example.com"), "must begin with https:// or http://"),
         (("mcp-front", "--public-url", "https://[x"), "name a host"),
+        (("mcp-front", "--public-url", "https://me:pw@mcp.example.com"), "have no user"),
     ],
 )
 def test_a_public_url_must_be_valid_and_needs_a_front(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -140,6 +141,24 @@ def timeout_option(what: str, default: float | None = None) -> Callable[[Command
     return click.option(
         "--timeout", type=SECONDS, default=default, show_default=default is not None, help=what
     )
+
+
+def checked_web_url(_context: click.Context, _option: click.Parameter, url: str) -> str:
+    """Check the address of one of our pages for people and programs elsewhere, or an empty one."""
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_plain = not parts.query and not parts.fragment and "@" not in parts.netloc
+    except ValueError:
+        is_web = is_plain = False
+    if not is_web or not is_plain:
+        raise click.BadParameter(
+            "The URL must begin with https:// or http://, name a host, and have no user, query or"
+            " fragment."
+        )
+    return url
 
 
 metrics_option = click.option(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.options.common import ENDPOINT
+from leaseway.cli.options.common import ENDPOINT, checked_web_url
 from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.channels.endpoint import Endpoint
 
@@ -30,20 +29,6 @@ class ConsoleOptions:
         return arguments_for(_OPTIONS, replace(self, listen=None))
 
 
-def _checked_url(_context: click.Context, _parameter: click.Parameter, url: str) -> str:
-    if not url:
-        return ""
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-        is_plain = not parts.query and not parts.fragment and "@" not in parts.netloc
-    except ValueError:
-        is_url = is_plain = False
-    if not is_url or not is_plain:
-        raise click.BadParameter("write an address such as https://leaseway.example.com.")
-    return url
-
-
 _OPTIONS: Final = {
     "listen": click.option(
         "--console",
@@ -54,7 +39,7 @@ _OPTIONS: Final = {
         "--console-url",
         metavar="URL",
         default="",
-        callback=_checked_url,
+        callback=checked_web_url,
         help="The console's address for people's browsers, where they log in to servers; by "
         "default its own, on loopback.",
     ),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.options.common import SECONDS
+from leaseway.cli.options.common import SECONDS, checked_web_url
 from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
@@ -64,19 +64,6 @@ class FrontReach:
     def as_arguments(self) -> list[str]:
         """Return these options for a child process."""
         return arguments_for(_OPTIONS, self)
-
-
-def _checked(_context: click.Context, _option: click.Parameter, url: str) -> str:
-    if not url:
-        return url
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("https", "http") and bool(parts.hostname)
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise click.BadParameter("The URL must begin with https:// or http:// and name a host.")
-    return url
 
 
 def _parse_rules(_context: click.Context, _option: click.Parameter, words: str) -> tuple[str, ...]:
@@ -174,7 +161,7 @@ _OPTIONS: Final = {
         "front_public_url",
         default="",
         metavar="URL",
-        callback=_checked,
+        callback=checked_web_url,
         help="The front's URL for MCP clients behind a proxy, such as https://mcp.example.com.",
     ),
     "tools": tools_option,
