@@ -25,16 +25,14 @@ from leaseway.sdk import (
     ToolNotFound,
 )
 from leaseway.wire.advice import Reader, advice_for
+from leaseway.wire.clients.mcp_client import CAPABILITIES
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import (
-    ELICIT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     MISSING_CAPABILITY,
-    ROOTS,
-    SAMPLE,
     UNFIT_KEY,
     UNSUPPORTED_VERSION,
 )
@@ -67,7 +65,6 @@ _MAX_SCOPES: Final = 2_048
 _INTERNAL: Final = frozenset({Reason.INTERNAL, Reason.INCOMPATIBLE_VERSION})
 _INVALID: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUMENTS})
 _OF_LOGIN: Final = ("url", "tenant", "user")
-_CAPABILITIES: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 
 _COMPLETE: Final = msgspec.Raw(b'"complete"')
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -186,8 +183,8 @@ def _converted(error: LeasewayError, uri: str) -> JsonRpcError:
     data: dict[str, Any]
     if isinstance(error, ServerError) and error.code is not None:
         return JsonRpcError(error.code, error.metadata.get("message", error.message), error.data)
-    if isinstance(error, InputRequired) and error.method in _CAPABILITIES:
-        capability = error.metadata.get("capability", _CAPABILITIES[error.method])
+    if isinstance(error, InputRequired) and error.method in CAPABILITIES:
+        capability = error.metadata.get("capability", CAPABILITIES[error.method])
         required: dict[str, Any] = {}
         for part in reversed(capability.split(".")):  # such as `elicitation.url`
             required = {part: required}
