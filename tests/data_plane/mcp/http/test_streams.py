@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
 
+from leaseway.data_plane.kinds.remote.http import responses
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint
 from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
@@ -73,6 +74,7 @@ async def stream(streams: Streams) -> AsyncIterator[GetStream]:
             HttpEndpoint("remote", url, http, {}, "session-1", Outgoing()),
             {},
             streams.receive,
+            lambda: None,
             lambda: None,
             streams.expire,
             streams.refuse,
@@ -195,3 +197,24 @@ async def test_a_stream_that_breaks_after_a_new_event_is_resumed_from_it() -> No
         await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
     assert [answer.id for answer in answers] == [7]
     assert served.asked == ["1", "1", "2"]
+
+
+class Held(Served):
+    """Lets three resumed streams end without an event."""
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if not 1 <= len(self.asked) <= 3:
+            async for data in super().iter_any():
+                yield data
+
+
+@pytest.mark.parametrize(("held", "tries"), [(-1.0, 4), (BOUND, 2)])
+async def test_a_stream_that_was_held_open_in_vain_is_resumed_as_often_as_needed(
+    monkeypatch: pytest.MonkeyPatch, held: float, tries: int
+) -> None:
+    monkeypatch.setattr(responses, "_HELD", held)
+    served, answers = Held(failures=0), list[JsonRpcMessage]()
+    async with asyncio.timeout(BOUND):
+        await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
+    assert len(served.asked) == tries
+    assert bool(answers) == (tries == 4)

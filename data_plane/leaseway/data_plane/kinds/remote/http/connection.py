@@ -48,10 +48,12 @@ from leaseway.data_plane.kinds.remote.http.refusals import (
     session_gone,
 )
 from leaseway.data_plane.kinds.remote.http.responses import (
+    AnswersElsewhere,
     EventReader,
     GetStream,
     PostedRequest,
     ResponseReader,
+    Unanswered,
 )
 from leaseway.data_plane.mcp.protocol.connection import PROBE_TIMEOUT, Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import (
@@ -131,6 +133,8 @@ class HttpConnection(Peer):
             server, self._endpoint, *handlers, self.log_repair, self._count_stray
         )
         self._responses = ResponseReader(server, self._endpoint, self._events, *handlers)
+        suspect = self.refusals.suspect
+        self._elsewhere = AnswersElsewhere(self._is_pending, self._fail, suspect)
         self._get_stream: asyncio.Task[None] | None = None
         self._unreachable = False
         self._closing: asyncio.Task[None] | None = None
@@ -299,7 +303,11 @@ class HttpConnection(Peer):
                     opens_session=opens,
                     in_session=in_session,
                 )
-                await self._responses.read(posted, response, self.era)
+                try:
+                    await self._responses.read(posted, response, self.era)
+                except Unanswered as unanswered:
+                    if not self._elsewhere.expect(key, unanswered):
+                        raise unanswered.fault from None
         except SessionForgotten as error:
             return of_unknown_session(number, error)
         except ErrorAnswer as error:
@@ -526,8 +534,8 @@ class HttpConnection(Peer):
                 self._count_dropped_response(key)
             if key != self._initializing:
                 self._has_served, self._unproven = bool(self.era.version), False
-        else:
-            self._handle_response(message)
+        elif self._handle_response(message):
+            self._has_served, self._unproven = bool(self.era.version), False
 
     def _count_stray(self) -> None:
         self.garbage += 1
@@ -553,9 +561,11 @@ class HttpConnection(Peer):
             headers,
             partial(self._events.handle_event, None),
             self.missed.emit,
+            self._elsewhere.give_up,
             partial(self._stream_expired, session),
             self.refusals.suspect,
         )
+        self._elsewhere.stream = stream
         self._get_stream = self._spawn(stream.run())
 
     def _stream_expired(self, session: str) -> None:

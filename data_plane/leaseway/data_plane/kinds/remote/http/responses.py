@@ -44,10 +44,16 @@ from leaseway.wire.timing.retry_after import retry_delay
 
 _logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
-"""Tries in a row to resume a stream that bring no new event."""
+"""Tries in a row to resume a stream that bring no new event and no stream that lasts."""
+
+_HELD: Final = 5.0
+"""Seconds after which a resumed stream that ends was no failed try: proxies end silent ones."""
 
 _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
+
+_LATE: Final = 2.0
+"""Seconds in which an answer comes on another stream that was sent there before."""
 
 _HEAD: Final = 1024
 """Bytes at the start and the end of an event in which an id is looked for."""
@@ -92,7 +98,7 @@ class EventReader:
         """Read until the request is resolved or the stream ends.
 
         If resumable, the server may close the stream and let us resume it, as often as it likes
-        while each stream has a new event.
+        while each stream has a new event or lasts for a while.
 
         Raises:
             Fault: An event is too large, or not JSON-RPC.
@@ -108,14 +114,16 @@ class EventReader:
             pause = 1.0 if parser.retry is None else min(parser.retry, 60.0)
             await asyncio.sleep(max(pause, _MIN_PAUSE))
             resume_headers = {**headers, "last-event-id": last_id}
+            opened = float("inf")
             try:
                 async with await self._endpoint.request("GET", resume_headers) as resumed_stream:
                     if resumed_stream.content_type == "text/event-stream":
+                        opened = time.monotonic()
                         await self._read_stream(key, resumed_stream, parser, resumable)
             except errors.CONNECTION_ERRORS:
-                if parser.last_id == last_id and resumes + 1 == _MAX_RESUMES:
+                if not _has_helped(parser, last_id, opened) and resumes + 1 == _MAX_RESUMES:
                     raise
-            resumes = resumes + 1 if parser.last_id == last_id else 0
+            resumes = 0 if _has_helped(parser, last_id, opened) else resumes + 1
 
     async def _read_stream(
         self, key: object, response: aiohttp.ClientResponse, parser: SseParser, resumable: bool
@@ -196,12 +204,16 @@ class EventReader:
 
         Raises:
             Fault: It is not JSON-RPC.
+            Unanswered: It is JSON, but no message, such as `{"accepted": true}`.
         """
         try:
             messages = await self._read_messages(data)
         except ValueError:
             raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
         for message in messages:
+            if message.is_none:
+                fault = errors.unreadable(self._server, "a message that is not JSON-RPC")
+                raise Unanswered(fault, is_final=True)
             self._on_message(key, message)
 
     async def _read_messages(self, data: bytes) -> Sequence[JsonRpcMessage]:
@@ -221,6 +233,76 @@ class EventReader:
             )
             self._on_repaired()
             return repaired
+
+
+def _has_helped(parser: SseParser, last_id: str, opened: float) -> bool:
+    """Return whether a try to resume a stream brought an event, or a stream that lasted."""
+    return parser.last_id != last_id or time.monotonic() - opened > _HELD
+
+
+class Unanswered(Exception):
+    """A request has no answer in its response, and perhaps in another stream.
+
+    Servers on the first versions of the official packages for Ruby and Rust send answers on the GET
+    stream, if there is one.
+
+    Attributes:
+        fault: That of the request if no stream has the answer.
+        is_final: Whether the server has sent the answer before this response.
+    """
+
+    def __init__(self, fault: Fault, *, is_final: bool = False) -> None:
+        super().__init__()
+        self.fault = fault
+        self.is_final = is_final
+
+
+class AnswersElsewhere:
+    """Requests whose answers the GET stream must bring while it is open.
+
+    Args:
+        is_pending: Whether a request, given its key, has no answer yet.
+        fail: Ends a request without one.
+        on_failed: Called when requests were ended: the server may no longer know the session.
+
+    Attributes:
+        stream: The stream, or None if there is none.
+    """
+
+    def __init__(
+        self,
+        is_pending: Callable[[object], bool],
+        fail: Callable[[object, Fault], None],
+        on_failed: Callable[[], None],
+    ) -> None:
+        self.stream: GetStream | None = None
+        self._is_pending = is_pending
+        self._fail = fail
+        self._on_failed = on_failed
+        self._faults: dict[object, Fault] = {}
+
+    def expect(self, key: object, unanswered: Unanswered) -> bool:
+        """Leave a request pending until the stream ends; return False if it is not open."""
+        if not self._is_pending(key):
+            return True  # its answer has come before this response
+        if self.stream is None or not self.stream.is_open:
+            return False
+        open_ones = {one: fault for one, fault in self._faults.items() if self._is_pending(one)}
+        self._faults = {**open_ones, key: unanswered.fault}
+        if unanswered.is_final:
+            asyncio.get_running_loop().call_later(_LATE, self._give_up, key)
+        return True
+
+    def give_up(self) -> None:
+        """End all such requests: the stream has ended."""
+        for key in tuple(self._faults):
+            self._give_up(key)
+
+    def _give_up(self, key: object) -> None:
+        fault = self._faults.pop(key, None)
+        if fault is not None and self._is_pending(key):
+            self._fail(key, fault)
+            self._on_failed()
 
 
 class PostedRequest(NamedTuple):
@@ -265,6 +347,7 @@ class ResponseReader:
 
         Raises:
             Fault: It is an error, unreadable, or incomplete.
+            Unanswered: It is empty, or only confirms the request.
             SessionForgotten: The server does not know the session.
             aiohttp.ClientError: The connection broke.
         """
@@ -277,7 +360,7 @@ class ResponseReader:
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
         elif response.status == 202:
-            raise errors.of_unexpected_type(self._server, response)
+            raise Unanswered(errors.of_unexpected_type(self._server, response))
         else:
             body = await errors.read_body(self._server, response)
             if is_event_stream(body):
@@ -287,7 +370,8 @@ class ResponseReader:
             else:
                 await self._events.handle_body(posted.key, body)
         if self._is_pending(posted.key):
-            raise errors.ended_early(self._server)
+            fault = errors.ended_early(self._server)
+            raise fault if response.content.total_bytes else Unanswered(fault)
 
     async def _read_error(
         self, posted: PostedRequest, response: aiohttp.ClientResponse, era: Era
@@ -336,18 +420,23 @@ class GetStream:
     A server that once had the stream is asked for it again however it refuses that: many count a
     stream that a proxy has cut as open for a while, and refuse a second one (409, 400).
 
-    `on_gap` is called when the stream opens and does not continue an earlier one, `on_expired` when
-    the server may no longer know the session, `on_refused` when it refuses a stream that it had.
+    `on_gap` is called when the stream opens and does not continue an earlier one, `on_end` when it
+    ends or does not open, `on_expired` when the server may no longer know the session, `on_refused`
+    when it refuses a stream that it had.
     `pauses` are those before it is opened again.
+
+    Attributes:
+        is_open: Whether it is open, or opens for the first time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that a stream may tell
         self,
         server: str,
         endpoint: HttpEndpoint,
         headers: Mapping[str, str],
         on_event: Callable[[SseEvent], Awaitable[None]],
         on_gap: Callable[[], None],
+        on_end: Callable[[], None],
         on_expired: Callable[[], None],
         on_refused: Callable[[], None],
         pauses: Backoff = REOPEN,
@@ -357,9 +446,11 @@ class GetStream:
         self._headers = headers
         self._on_event = on_event
         self._on_gap = on_gap
+        self._on_end = on_end
         self._on_expired = on_expired
         self._on_refused = on_refused
         self._pauses = pauses
+        self.is_open = True
         self._parser = SseParser(errors.MAX_BODY)
         self._was_open = False
         self._asked_pause = 0.0
@@ -374,6 +465,9 @@ class GetStream:
                     return
             except (*errors.CONNECTION_ERRORS, Fault, SseTooLarge) as error:
                 _logger.debug("The GET stream of the server %s broke: %s", self._server, error)
+            finally:
+                self.is_open = False
+                self._on_end()
             steady = time.monotonic() - opened > STEADY_STREAM
             failures = 0 if steady else failures + 1
             asked = max(self._parser.retry or 0.0, self._asked_pause)
@@ -394,7 +488,8 @@ class GetStream:
                 return has_stream or response.status >= 500
             if response.content_type != "text/event-stream":
                 return False
-            self._was_open, self._asked_pause = True, 0.0
+            self.is_open = self._was_open = True
+            self._asked_pause = 0.0
             if not resumed:
                 self._on_gap()
             parser.restart()
