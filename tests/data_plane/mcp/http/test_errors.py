@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -20,6 +21,7 @@ from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resou
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
 from leaseway.wire import bounds
+from leaseway.wire.errors import Fault
 
 ERRORS = [
     TimeoutError(),
@@ -112,3 +114,12 @@ async def test_an_http_status_for_a_list_is_reported() -> None:
     assert prompts_resources.gaps == (
         "prompts/list failed: The server s answered with HTTP status 500.",
     )
+
+
+@pytest.mark.parametrize("location", ["http://[a/mcp", "http://a:b/mcp", "mailto:a@b.example"])
+def test_a_redirect_to_no_address_is_an_error_of_the_server(location: str) -> None:
+    response = SimpleNamespace(
+        status=307, headers={"location": location}, url=URL("http://a/mcp"), method="POST"
+    )
+    with pytest.raises(Fault, match="a redirect to no address"):
+        errors.redirect_target(cast("Any", response), "remote")

@@ -135,12 +135,17 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
     to http on the same host is followed over https.
 
     Raises:
-        Fault: SERVER_ERROR for a redirect that is not followed; it names the target.
+        Fault: SERVER_ERROR for a redirect that is not followed; it names the target, if it has one.
     """
     location = response.headers.get("location")
     if response.status not in _REDIRECTS or location is None:
         return None
-    target = meant(response.url, response.url.join(URL(location)))
+    try:
+        target = meant(response.url, response.url.join(URL(location)))
+    except ValueError:
+        target = URL()
+    if not target.host:
+        raise unreadable(server, "a redirect to no address")
     keeps_method = response.method == "GET" or response.status in (307, 308)
     if keeps_method and same_origin(response.url, target):
         return target
