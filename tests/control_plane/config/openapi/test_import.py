@@ -482,7 +482,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
         ("{ not json", "is not valid JSON"),
         ("a: [", "is not valid YAML"),
         ("a: &x [*x, *x]", "has no version"),
-        ("[" * 100, "nest deeper"),
+        ("[" * 200, "nest deeper"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, words: str) -> None:

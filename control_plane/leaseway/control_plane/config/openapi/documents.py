@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -51,6 +52,8 @@ _PATIENCE: Final = 3.0
 """Seconds that one configuration waits for web servers; later its other servers go ahead."""
 _LEAST_PATIENCE: Final = 0.2
 _ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
+_find_half: Final = re.compile(r"\\u[dD][89a-fA-F]").search
+"""Finds what may be half of a surrogate pair in JSON."""
 
 
 class DocumentUnavailable(Exception):
@@ -379,7 +382,8 @@ def parse(text: str, source: str) -> Any:
     """
     if text.lstrip()[:1] == "{":
         try:
-            return json.loads(text)
+            content = json.loads(text)
+            return _without_halves(content) if _find_half(text) is not None else content
         except (ValueError, RecursionError) as error:
             raise DocumentUnavailable(
                 f"The OpenAPI document {source} is not valid JSON: {error}."
@@ -390,6 +394,11 @@ def parse(text: str, source: str) -> Any:
         raise DocumentUnavailable(
             f"The OpenAPI document {source} can't be read: line {error.at.line}: {error.message}"
         ) from None
+
+
+def _without_halves(content: Any) -> Any:
+    """Return a content without halves of surrogate pairs, which no text in UTF-8 may have."""
+    return json.loads(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
 
 
 def _parse_part(data: bytes) -> Any:

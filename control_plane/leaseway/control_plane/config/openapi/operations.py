@@ -194,7 +194,10 @@ class _Importer:
     def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Any]]:
         for path, given in self._document.get("paths", {}).items():
             if not str(path).startswith("/"):
-                continue  # an extension (x-…)
+                if not str(path).startswith("x-"):
+                    text = "its path does not begin with '/'"
+                    self._skipped.append(SkippedOperation(str(path)[:256], text))
+                continue
             try:
                 item = self._references.follow(given)
             except Unsupported as error:

@@ -20,6 +20,11 @@ MAX_DEPTH: Final = 32
 MAX_NODES: Final = 250_000
 """Values in one file; each use of an alias counts as if it were written out."""
 
+_TIMES: Final = 4
+"""How many times the limits of a file are those of a document that is no configuration."""
+
+_MERGE: Final = "<<"
+
 
 @dataclass(frozen=True)
 class Position:
@@ -126,15 +131,57 @@ def load_tree(text: str, file: str = "") -> Tree | None:
 def load_plain(text: str) -> Any:
     """Return a YAML text's value without positions, for documents that are not configurations.
 
-    At most `4 * MAX_NODES` values are allowed; each alias counts as one.
+    The limits are four times as high; each alias counts as one value. Keys `<<` are merged, as most
+    readers of such documents do.
 
     Raises:
         BadYaml: As `load_tree` does; also for a scalar that does not match its tag.
     """
     _check_characters(text)
     with _reporting_bad_yaml(text):
-        _check_limits(text, 4 * MAX_NODES)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
+        _check_limits(text)
+        loaded = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
+    if _MERGE in text:
+        _merge_all(loaded, _TIMES * MAX_NODES)
+    return loaded
+
+
+def _merge_all(root: Any, limit: int) -> None:
+    """Merge what keys `<<` name into their mappings, in place.
+
+    Raises:
+        BadYaml: They name more keys than the limit.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(root, False)]
+    while waiting:
+        node, has_merged_parts = waiting.pop()
+        if has_merged_parts:
+            limit = _merge(node, limit)
+        elif isinstance(node, dict | list) and id(node) not in seen:
+            seen.add(id(node))
+            waiting.append((node, True))
+            # In the order of the text: what an alias names stands before it, and is merged by then.
+            parts = node.values() if isinstance(node, dict) else node
+            waiting += [(part, False) for part in reversed(parts)]
+
+
+def _merge(node: Any, limit: int) -> int:
+    """Merge what the key `<<` of a mapping names, if it has one; return what is left of a limit."""
+    given = node.get(_MERGE) if isinstance(node, dict) else None
+    sources: list[Any] = given if isinstance(given, list) else [given]
+    if not all(isinstance(source, dict) for source in sources):
+        return limit
+    limit -= sum(len(source) + 1 for source in sources)
+    if limit < 0:
+        raise BadYaml(START, "Its merge keys ('<<') name too many keys; write some of them out.")
+    del node[_MERGE]
+    own = dict(node)
+    node.clear()
+    for source in reversed(sources):  # the first counts, and own keys count over all
+        node |= source
+    node |= own
+    return limit
 
 
 def _check_characters(text: str) -> None:
@@ -187,6 +234,12 @@ class _Loader(_Base):  # type: ignore[misc]
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
+    def flatten_mapping(self, node: Any) -> None:
+        """Leave keys to merge as they are: PyYAML would multiply what they name without a limit."""
+        for key, _ in node.value:
+            if key.tag == f"{_TAG}merge":
+                key.tag = f"{_TAG}str"
+
 
 _FLOATS: Final = (
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
@@ -206,25 +259,34 @@ CORE_SCHEMA: Final = tuple(
 for _tag, _expression, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, _expression, _first)
 
+# What JSON has for the values of tags that YAML 1.2 has not.
+for _kind, _tags in (
+    ("str", ("binary", "timestamp")),
+    ("map", ("set",)),
+    ("seq", ("omap", "pairs")),
+):
+    for _tag in _tags:
+        _Loader.add_constructor(_TAG + _tag, getattr(_Base, f"construct_yaml_{_kind}"))
 
-def _check_limits(text: str, limit: int) -> None:
+
+def _check_limits(text: str) -> None:
     # The loader recurses, in C without a limit, so check the depth on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             depth += isinstance(event, yaml.CollectionStartEvent)
-            _check_node(event.start_mark, depth, nodes, limit)
+            _check_node(event.start_mark, depth, nodes, _TIMES)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _check_node(mark: Any, depth: int, nodes: int, limit: int = MAX_NODES) -> None:
-    if depth > MAX_DEPTH:
-        message = f"Mappings and lists nest deeper than {MAX_DEPTH} levels here."
+def _check_node(mark: Any, depth: int, nodes: int, times: int = 1) -> None:
+    if depth > times * MAX_DEPTH:
+        message = f"Mappings and lists nest deeper than {times * MAX_DEPTH} levels here."
         raise BadYaml(_position(mark), message)
-    if nodes > limit:
-        message = f"The file contains more than {limit} values, aliases written out."
+    if nodes > times * MAX_NODES:
+        message = f"The file contains more than {times * MAX_NODES} values, aliases written out."
         raise BadYaml(_position(mark), message)
 
 

@@ -1,0 +1,67 @@
+"""The texts of OpenAPI documents: what YAML and JSON have that tools have not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leaseway.control_plane.config.openapi.documents import DocumentUnavailable, parse
+from leaseway.control_plane.config.openapi.operations import import_document
+
+MERGED = """
+openapi: 3.0.3
+x-paging: &paging
+  parameters: [{ name: page, in: query, schema: { type: integer } }]
+  description: Paged.
+x-listing: &listing { <<: *paging, summary: List }
+paths:
+  /pets:
+    get:
+      !!merge <<: *listing
+      operationId: pets
+      description: Pets.
+  /cats: { get: { operationId: cats, <<: [{ summary: Cats }, *listing] } }
+"""
+
+
+def test_keys_of_yaml_that_are_merged_count_as_written_out() -> None:
+    pets, cats = import_document(parse(MERGED, "pets.yaml")).tools
+    assert (pets.title, pets.description) == ("List", "List\n\nPets.")
+    assert (cats.title, cats.description) == ("Cats", "Cats\n\nPaged.")
+    assert [tool.parameters[0].name for tool in (pets, cats)] == ["page", "page"]
+
+
+def test_merged_keys_are_limited() -> None:
+    lines = [f"a{n}: &a{n} {{ b{n}: 1, !!merge <<: [*a{n - 1}, *a{n - 1}] }}" for n in range(1, 30)]
+    assert len(parse("\n".join(["a0: &a0 { b: 1 }", *lines]), "")["a29"]) == 30
+    many = ", ".join(["*a"] * 2_000)
+    keys = ", ".join(f"k{number}: 1" for number in range(2_000))
+    with pytest.raises(DocumentUnavailable, match="merge keys"):
+        parse(f"a: &a {{ {keys} }}\nb: {{ <<: [{many}] }}", "")
+
+
+def test_a_document_in_yaml_may_nest_as_deep_as_public_ones_do() -> None:
+    deep = "{ a: " * 100 + "1" + " }" * 100
+    assert parse(f"x-deep: {deep}", "")["x-deep"]["a"]
+
+
+def test_what_no_json_in_utf_8_has_is_read_as_what_it_has() -> None:
+    assert parse("- !!timestamp 2020-01-01\n- !!binary aGk=\n- !!set { x }", "") == [
+        "2020-01-01",
+        "aGk=",
+        {"x": None},
+    ]
+    assert parse(r'{"half": "a\ud83d", "whole": "\ud83d\ude00"}', "") == {
+        "half": "a?",
+        "whole": "\U0001f600",
+    }
+
+
+def test_a_path_without_a_slash_is_no_tool_and_said() -> None:
+    paths: dict[str, Any] = {"pets": {"get": {}}, "/cats": {"get": {}}, "x-internal": {"get": {}}}
+    made = import_document({"openapi": "3.1.0", "paths": paths})
+    assert [tool.endpoint for tool in made.tools] == ["/cats"]
+    assert [(skip.operation, skip.reason) for skip in made.skipped] == [
+        ("pets", "its path does not begin with '/'")
+    ]
