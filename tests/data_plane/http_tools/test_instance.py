@@ -584,3 +584,11 @@ async def test_an_artifact_reference_is_replaced_by_its_bytes(api: RestApi) -> N
         assert refused is not None
         assert "neither base64 nor an artifact's reference" in refused.message
         assert b"or the reference of an artifact" in caller.instance.tools["put"]
+
+
+async def test_whole_numbers_are_sent_without_a_fraction_wherever_they_are(api: RestApi) -> None:
+    body = HttpParameter("body", "body", "{}", is_body=True)
+    echo = HttpTool("echo", "POST", "/echo", parameters=(body,))
+    async with calling(spec_of(api.url, echo)) as caller:
+        await caller.result("echo", body={"count": 5.0, "sizes": [1e3, 0.5, 1e300]})
+    assert api.last.body == b'{"count":5,"sizes":[1000,0.5,1e300]}'

@@ -445,3 +445,8 @@ def test_any_arguments_make_a_request_to_the_same_host_or_are_rejected(
     assert url.path.endswith("/z")
     assert url.path.count("/") == 4
     assert set(sent.headers) <= {"h", "Content-Type"}
+
+
+def test_an_endpoint_in_other_letters_is_percent_encoded() -> None:
+    called = tool(parameter("id", "path"), endpoint="/straße%20/{id}?ort=köln", method="GET")
+    assert request(called, id="ä/b").url == f"{BASE}/stra%C3%9Fe%20/%C3%A4%2Fb?ort=k%C3%B6ln"

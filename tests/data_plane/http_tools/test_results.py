@@ -68,6 +68,11 @@ PACKED = gzip.compress(b"{}" * 500, mtime=0)  # the same in every process
     [
         ("application/json", PACKED, True),
         ("text/csv; charset=utf-8", PACKED, True),
+        (
+            "application/json",
+            gzip.compress(b"{}" * 499, mtime=0) + gzip.compress(b"{}", mtime=0),
+            True,
+        ),
         ("application/gzip", PACKED, False),
         ("", PACKED, False),
         ("application/json", PACKED[:-9], False),

@@ -43,6 +43,7 @@ from leaseway.data_plane.kinds.http_api.results import (
     rendered_result,
     result,
 )
+from leaseway.data_plane.kinds.http_api.serialization import number_of
 from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolver import ReadValues, Vault
@@ -66,6 +67,8 @@ MAX_ARTIFACT_BYTES: Final = 32 * MIB
 
 _INLINE: Final = 64 * KIB
 """Bytes of a response that is converted on the loop; larger ones in a thread."""
+
+_decode_arguments: Final = msgspec.json.Decoder(dict[str, Any], float_hook=number_of).decode
 
 _NOT_IN_URLS: Final = re.compile(r'[^!-~]|["<>\\^`{|}]')
 
@@ -246,7 +249,7 @@ class HttpInstance:
         if request.method or prepared is None:
             return Outcome(b"", fault=_not_found(self._server, request))
         try:
-            arguments = msgspec.json.decode(request.arguments or b"{}", type=dict)
+            arguments = _decode_arguments(request.arguments or b"{}")
             if prepared.bytes_in and request.read_artifact is not None:
                 await read_artifacts(arguments, prepared.bytes_in, request.read_artifact)
             has_nulls = b"null" in request.arguments

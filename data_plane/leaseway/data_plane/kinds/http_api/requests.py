@@ -26,6 +26,7 @@ MAX_TARGET: Final = 64 * 1024
 MAX_HEADER_VALUE: Final = 8 * 1024
 
 _UNSET: Final = object()
+_IN_ADDRESSES: Final = "".join(map(chr, range(0x21, 0x7F)))
 _IN_COOKIES: Final = "!#$&'()*+./:<=>?@[]^_`{|}~-"
 """What stays as it is in the value of a cookie; nothing of it ends the value."""
 
@@ -56,6 +57,8 @@ def build_request(
     """
     values = _Values(tool, arguments, has_nulls)
     url = base_url.rstrip("/") + values.target()
+    if not url.isascii():  # what the endpoint has beside its values
+        url = quote(url, safe=_IN_ADDRESSES, errors="replace")
     if len(url) > MAX_TARGET:
         text = f"the URL of the request has more than {MAX_TARGET} characters"
         raise unsendable("", text)

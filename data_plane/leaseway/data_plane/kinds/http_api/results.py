@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import io
 import re
 import zlib
 from codecs import BOM_UTF8
@@ -205,12 +207,11 @@ def unpacked(response: HttpResponse, limit: int) -> HttpResponse:
         response: The response.
         limit: Bytes of a body; one more of a larger one are returned.
     """
-    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
-        body = gzip.decompress(response.body, limit + 1)
-    except zlib.error:
+        with gzip.open(io.BytesIO(response.body)) as file:  # it may be several, one after the other
+            return replace(response, body=file.read(limit + 1))
+    except (OSError, EOFError, zlib.error):
         return response
-    return replace(response, body=body) if gzip.eof or len(body) > limit else response
 
 
 def _is_text(response: HttpResponse) -> bool:

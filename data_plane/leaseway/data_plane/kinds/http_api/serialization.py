@@ -27,16 +27,26 @@ _RESERVED: Final = "/:?@!$'()*,="
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text: text unchanged, whole numbers without a fraction, all else as JSON.
-
-    Some models write 5.0 where the schema has an integer, which it is there, but servers refuse the
-    text.
-    """
+    """Return a value as text: text unchanged, whole numbers as integers, all else as JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_EXACT:
-        return str(int(value))
+    if isinstance(value, float):
+        value = _as_number(value)
     return msgspec.json.encode(value).decode()
+
+
+def number_of(text: str) -> int | float:
+    """Return the number of a text of JSON with a fraction or an exponent."""
+    return _as_number(float(text))
+
+
+def _as_number(value: float) -> int | float:
+    """Return a whole number as an integer.
+
+    Some clients and models write 5.0 where the schema has an integer, which it is there, but many
+    servers refuse it.
+    """
+    return int(value) if value.is_integer() and abs(value) < _MAX_EXACT else value
 
 
 def is_undefined(parameter: HttpParameter, value: Any) -> bool:
