@@ -260,3 +260,34 @@ def test_text_without_valid_utf8_is_not_written(root: Path) -> None:
     with pytest.raises(ToolError, match="surrogate"):
         call(write_file, root, path="half", content="\ud800")
     assert "half" not in listed(root)
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 4), (5_000, 5_001), (20_000, 20_000)])
+def test_the_difference_of_an_edit_has_its_lines_in_the_whole_file(
+    root: Path, first: int, second: int
+) -> None:
+    lines = [str(number % 300) for number in range(20_000)]
+    lines[first - 1], lines[second - 1] = "first", "second"
+    (root / "column").write_text("\n".join(lines))
+    edits = [{"old": "second", "new": "2nd\nnew"}]
+    shown = call(edit_file, root, path="column", edits=edits, dry_run=True).split("\n")
+    before = min(second - 1, 3)
+    after = min(20_000 - second, 3)
+    at, count = second - before, before + after
+    assert shown[2] == f"@@ -{at},{count + 1} +{at},{count + 2} @@"
+    assert shown[3 + before :][:3] == ["-second", "+2nd", "+new"]
+    assert len(shown) == 3 + count + 3
+
+
+def test_a_difference_that_is_too_long_to_compare_is_told_by_its_lines(root: Path) -> None:
+    lines = ["first", *(str(number % 300) for number in range(20_000)), "last"]
+    (root / "column").write_text("\n".join(lines))
+    edits = [{"old": "first", "new": "1st"}, {"old": "last", "new": "end"}]
+    shown = call(edit_file, root, path="column", edits=edits)
+    assert shown == "Lines 1 to 20002 have changed."
+
+
+def test_lines_of_matches_are_counted_by_line_breaks_alone(root: Path) -> None:
+    (root / "page.txt").write_bytes("a\x0cb\u2028c\r\nd\n".encode())
+    result = call(search_files, root, text="d")
+    assert result.structured["matches"] == [{"path": "page.txt", "line": 2, "text": "d"}]

@@ -6,9 +6,10 @@ import contextlib
 import difflib
 import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -21,6 +22,9 @@ MAX_FILE: Final = 1 << 20
 """Bytes of a file."""
 
 _MAX_EDITS: Final = 100
+_MAX_COMPARED: Final = 5_000
+"""Lines that are compared, between those that both texts begin and end with."""
+_CONTEXT: Final = 3
 _PATH: Final = {
     **PATH,
     "description": "Relative to the first allowed folder, such as notes/a.md, or absolute.",
@@ -174,10 +178,39 @@ def _edit(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
             text = text.replace(edit["old"], edit["new"])
         if not arguments.get("dry_run", False):
             _replace(path, text)
-        lines = difflib.unified_diff(
-            before.splitlines(), text.splitlines(), path.shown, path.shown, lineterm=""
-        )
-        return "\n".join(lines)[:MAX_FILE] or "No difference."
+        return _difference(before, text, path.shown)[:MAX_FILE] or "No difference."
+
+
+def _difference(before: str, after: str, shown: str) -> str:
+    """Return the difference of two texts, or where it is if that is too long to compare.
+
+    Lines that often occur take very long: what both begin and end with is not compared.
+    """
+    old, new = before.splitlines(), after.splitlines()
+    start = _common(old, new)
+    end = min(_common(old[::-1], new[::-1]), min(len(old), len(new)) - start)
+    if max(len(old), len(new)) - start - end > _MAX_COMPARED:
+        return f"Lines {start + 1} to {len(old) - end} have changed."
+    start, end = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
+    old, new = old[start : len(old) - end], new[start : len(new) - end]
+    lines = difflib.unified_diff(old, new, shown, shown, n=_CONTEXT, lineterm="")
+    return "\n".join(_moved(line, start) if line.startswith("@@") else line for line in lines)
+
+
+def _common(some: Sequence[str], others: Sequence[str]) -> int:
+    """Return with how many equal items two lists begin."""
+    pairs = zip(some, others, strict=False)
+    unequal = (number for number, (one, other) in enumerate(pairs) if one != other)
+    return next(unequal, min(len(some), len(others)))
+
+
+def _moved(head: str, lines: int) -> str:
+    """Return the head of a part of a difference with numbers of lines that are greater."""
+
+    def moved(number: re.Match[str]) -> str:
+        return str(int(number[0]) + lines)
+
+    return re.sub(r"(?<=[-+])\d+", moved, head)
 
 
 def _delete(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:

@@ -148,7 +148,7 @@ def _search(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
         except ToolError:
             continue  # no text, too large, no regular file, or deleted
         searched += len(text)
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
             if query in (line.casefold() if ignore_case else line):
                 matches.append(
                     {"path": _printable(entry.path), "line": number, "text": line[:_MAX_LINE]}
