@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from leaseway.data_plane.core.definitions.members import Changes
+from leaseway.data_plane.core.definitions.meta_schemas import leave_out_invalid
 from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.listing.schema_keywords import is_pattern, is_valid
 from leaseway.wire.messages.json_schema import DATA, MAPS
@@ -46,6 +47,7 @@ def output_schema(given: Any, changes: Changes, *, modern: bool) -> dict[str, An
         changes.add("outputSchema is no object")
         return None
     schema: dict[str, Any] = given
+    leave_out_invalid(schema, "outputSchema", changes)
     kind = schema.get("type")
     means_object = kind is None and (not modern or not _FROM_OBJECTS.isdisjoint(schema))
     if means_object or (not modern and isinstance(kind, list) and "object" in kind):
