@@ -38,7 +38,7 @@ class Scripted(BaseLLM):
 
 def check_unsupported_schema() -> None:
     """Check that a tool is skipped if CrewAI does not support its schema."""
-    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
+    schema = {"type": "object", "properties": {"a": {"const": {"b": 1}}}}
     odd = Tool(
         name="odd",
         server_id="s",

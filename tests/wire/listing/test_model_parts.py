@@ -46,6 +46,9 @@ def of_property(schema: Any) -> dict[str, Any]:
         (of_property(None), of_property({})),
         ({"anyOf": [A, {"type": "array"}]}, {"anyOf": [A, {"type": "array", "items": {}}]}),
         ({"anyOf": []}, {}),
+        ({"$ref": "#/$defs/none", "title": "t"}, {"title": "t"}),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, {}),
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#/a"}]}, {"anyOf": [{"$ref": "#"}, {}]}),
         ({"const": {"type": "any"}}, {"const": {"type": "any"}}),
     ],
 )

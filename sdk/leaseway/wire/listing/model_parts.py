@@ -2,16 +2,18 @@
 
 Anthropic and OpenAI refuse all tools of a request for one part of one schema that JSON Schema
 2020-12 does not have: the forms of older drafts, types of programming languages, null for what is
-absent. OpenAI also does for a list that says nothing of its items, and for a regular expression
-that looks around. Older forms are written in the new one here, and what cannot be is left out: the
-worker still checks calls against the server's own schema.
+absent. So do OpenAI and LangChain for a reference that leads nowhere, and OpenAI for a list that
+says nothing of its items, and for a regular expression that looks around. Older forms are written
+in the new one here, and what cannot be is left out: the worker still checks calls against the
+server's own schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.listing.schema_keywords import is_valid
 from leaseway.wire.messages.json_schema import CONDITIONS, DATA, LISTS, MAPS, MEMBERS, TYPES
 from leaseway.wire.text.regular_expressions import has_lookaround
@@ -21,6 +23,13 @@ _LEFT_OUT: Final = object()
 _SINGLE: Final = frozenset({*MEMBERS, *CONDITIONS, "items"})
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment"})
 _BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+_USUAL: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("type", "title", "description", "format", "$schema", "default"), str),
+    **dict.fromkeys(("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"), int),
+    **dict.fromkeys(("additionalProperties", "default", "nullable"), bool),
+    "required": list,
+}
+"""Values that are accepted without a look; a type is one of `TYPES` by then."""
 _MEANT: Final[Mapping[str, str]] = {
     **{name: name for name in TYPES},
     "str": "string",
@@ -41,61 +50,102 @@ def with_accepted_parts(schema: dict[str, Any]) -> dict[str, Any]:
 
     It is the same object if there are none.
     """
-    accepted: dict[str, Any] = _accepted(schema, 0)
+    parts = _Parts()
+    accepted: dict[str, Any] = parts.accepted(schema)
+    broken = {name for name in parts.references if not _leads(accepted, name)}
+    if broken:
+        accepted = _Parts(broken).accepted(accepted)
     if accepted is not schema and "2020-12" not in str(accepted.get("$schema", "2020-12")):
         del accepted["$schema"]  # it names the draft of what was written anew
     return accepted
 
 
-def _accepted(schema: Any, depth: int) -> Any:
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return schema
-    current = _in_new_form(schema)
-    changed: dict[str, Any] = {}
-    for keyword, value in current.items():
-        part = _part(keyword, value, depth)
-        if part is not value:
-            changed[keyword] = part
-    if changed:
-        current = {**current, **changed}
-        for keyword in changed:
-            if current[keyword] is _LEFT_OUT:
-                del current[keyword]
-    kind = current.get("type")
-    if "items" not in current and (kind == "array" or (isinstance(kind, list) and "array" in kind)):
-        current = {**current, "items": {}}
-    return current
+def _leads(schema: dict[str, Any], reference: str) -> bool:
+    """Return whether a reference leads to a schema in its own document."""
+    return isinstance(at_fragment(schema, reference), dict | bool)
 
 
-def _part(keyword: str, value: Any, depth: int) -> Any:
-    """Return the accepted value of a keyword: the same object if it is accepted as it is."""
-    if keyword in MAPS and isinstance(value, dict):
-        return _each(value, depth) if keyword != "dependencies" else value
-    if keyword in _SINGLE and isinstance(value, dict):
-        return _accepted(value, depth + 1)
-    if keyword in LISTS and isinstance(value, list) and value:
-        parts = [_accepted(item, depth + 1) for item in value]
-        return value if all(map(_is_same, parts, value)) else parts
+class _Parts:
+    """Finds the accepted parts of one schema.
+
+    Args:
+        broken: References that are left out.
+
+    Attributes:
+        references: Those of the parts.
+    """
+
+    def __init__(self, broken: Container[str] = ()) -> None:
+        self.references: set[str] = set()
+        self._broken = broken
+
+    def accepted(self, schema: Any, depth: int = 0) -> Any:
+        """Return an accepted part: the same object if it is accepted as it is."""
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+            return schema
+        current = _in_new_form(schema) if _is_of_another_form(schema) else schema
+        changed: dict[str, Any] = {}
+        for keyword, value in current.items():
+            if _USUAL.get(keyword) is type(value):
+                continue
+            part = self._value(keyword, value, depth)
+            if part is not value:
+                changed[keyword] = part
+        if changed:
+            current = {**current, **changed}
+            for keyword in changed:
+                if current[keyword] is _LEFT_OUT:
+                    del current[keyword]
+        kind = current.get("type")
+        is_list = kind == "array" or (isinstance(kind, list) and "array" in kind)
+        if is_list and "items" not in current:
+            current = {**current, "items": {}}
+        return current
+
+    def _value(self, keyword: str, value: Any, depth: int) -> Any:
+        """Return the accepted value of a keyword: the same object if it is accepted as it is."""
+        if keyword in MAPS and isinstance(value, dict):
+            return self._each(value, depth) if keyword != "dependencies" else value
+        if keyword in _SINGLE and isinstance(value, dict):
+            return self.accepted(value, depth + 1)
+        if keyword in LISTS and isinstance(value, list) and value:
+            parts = [self.accepted(item, depth + 1) for item in value]
+            return value if all(map(_is_same, parts, value)) else parts
+        if keyword == "$ref" and isinstance(value, str):
+            self.references.add(value)
+            return _LEFT_OUT if value in self._broken else value
+        return value if _is_accepted(keyword, value) else _LEFT_OUT
+
+    def _each(self, schemas: dict[str, Any], depth: int) -> dict[str, Any]:
+        """Return named schemas; what is none says nothing of its value."""
+        parts = {
+            name: self.accepted(part, depth + 1) if isinstance(part, dict | bool) else {}
+            for name, part in schemas.items()
+        }
+        return schemas if all(map(_is_same, parts.values(), schemas.values())) else parts
+
+
+def _is_accepted(keyword: str, value: Any) -> bool:
+    """Return whether a value that holds no schemas is accepted."""
     if keyword == "pattern" and isinstance(value, str) and has_lookaround(value):
-        return _LEFT_OUT
+        return False
     if keyword in _ANNOTATIONS:
-        return value if isinstance(value, str) else _LEFT_OUT
-    if keyword in DATA and keyword != "enum":
-        return value
-    return value if is_valid(keyword, value) else _LEFT_OUT
-
-
-def _each(schemas: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Return named schemas; what is none says nothing of its value."""
-    parts = {
-        name: _accepted(part, depth + 1) if isinstance(part, dict | bool) else {}
-        for name, part in schemas.items()
-    }
-    return schemas if all(map(_is_same, parts.values(), schemas.values())) else parts
+        return isinstance(value, str)
+    return (keyword in DATA and keyword != "enum") or is_valid(keyword, value)
 
 
 def _is_same(one: object, other: object) -> bool:
     return one is other
+
+
+def _is_of_another_form(schema: dict[str, Any]) -> bool:
+    kind = schema.get("type")
+    is_named = kind is None or (isinstance(kind, str) and kind in TYPES)
+    return (
+        not is_named
+        or isinstance(schema.get("items"), list)
+        or any(schema.get(keyword) is True for keyword in _BOUNDS)
+    )
 
 
 def _in_new_form(schema: dict[str, Any]) -> dict[str, Any]:

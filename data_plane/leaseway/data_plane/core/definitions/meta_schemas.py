@@ -84,9 +84,11 @@ def _leave_out(schema: dict[str, Any], place: tuple[str | int, ...]) -> None:
             return
     if isinstance(parent, list) and way and way[-1] in _OF_NAMES:
         parent[:] = [name for name in parent if isinstance(name, str)]
-    elif isinstance(parent, list) or (way and way[-1] in MAPS):
-        if isinstance(parent, dict | list) and (isinstance(parent, list) or last in parent):
+    elif isinstance(parent, list):
+        if isinstance(last, int) and last < len(parent):
             parent[last] = {}
+    elif isinstance(parent, dict) and way and way[-1] in MAPS:
+        parent[last] = {}
     elif isinstance(parent, dict) and last in _OF_NAMES and isinstance(parent.get(last), list):
         parent[last] = [*dict.fromkeys(name for name in parent[last] if isinstance(name, str))]
     elif isinstance(parent, dict) and last in parent:
