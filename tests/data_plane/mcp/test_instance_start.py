@@ -100,6 +100,31 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     assert len(starts.read_text()) <= 2
 
 
+async def test_the_exit_of_a_first_start_is_told_if_the_second_takes_too_long(
+    bench: Bench, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    script = f"""
+import pathlib, sys
+started = pathlib.Path({str(started)!r})
+if not started.exists():
+    started.touch()
+    sys.exit('no database')
+sys.stdin.read()
+"""
+    fault = await bench.fails(
+        server_spec(
+            VariantKey("broken"),
+            "stdio",
+            command=sys.executable,
+            args=("-c", script),
+            startup_timeout=5.0,
+        )
+    )
+    assert fault.metadata["problem"] == "EXITED"
+    assert "no database" in fault.message
+
+
 @pytest.mark.parametrize("mode", ["one_version", "a_secret_version"])
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
 async def test_a_server_that_refuses_the_newest_version_is_offered_its_own(

@@ -304,8 +304,8 @@ class Instance:
         self.stderr.clear()
         try:
             await self._live(await self._connect(), LEGACY_GREETING)
-        except TimeoutError:
-            if self._ready.done():
+        except Exception as error:
+            if self._ready.done() or not self._session.timed_out(error):
                 raise
             raise first from None  # the error of the complete attempt says more
 

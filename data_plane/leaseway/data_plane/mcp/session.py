@@ -308,8 +308,12 @@ class McpSession:
 
     def greeted_in_vain(self, error: BaseException) -> bool:
         """Return whether the server answered nothing after `server/discover`."""
-        silent = isinstance(first_cause(error), TimeoutError)
-        return silent and self._discovers and self._phase == "negotiate"
+        return self.timed_out(error) and self._discovers and self._phase == "negotiate"
+
+    @staticmethod
+    def timed_out(error: BaseException) -> bool:
+        """Return whether a start failed because its time was over."""
+        return isinstance(first_cause(error), TimeoutError)
 
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""

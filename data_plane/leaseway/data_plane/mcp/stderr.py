@@ -34,6 +34,8 @@ _CAUSE: Final = re.compile(
     r"|unknown (option|argument|flag|command)|unexpected argument|invalid|missing|required)\b",
     re.IGNORECASE,
 )
+_COLUMN: Final = " " * 29
+"""What stands in front of the later lines of a message: a time and a level, in columns."""
 _CHATTER: Final = re.compile(r"\b(TRACE|DEBUG|INFO|NOTICE)\b")
 
 
@@ -45,9 +47,20 @@ def significant_line(text: str) -> str:
     blank.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    significant = _without_help(lines)
+    significant = _unwrapped(_without_help(lines))
     causes = [line for line in significant if _CAUSE.search(line) and not _CHATTER.search(line)]
-    return (causes or significant or lines)[-1][:_MAX_LINE]
+    return " ".join((causes or significant or lines)[-1].split())[:_MAX_LINE]
+
+
+def _unwrapped(lines: Iterable[str]) -> list[str]:
+    """Join the lines of a log in columns, as servers on FastMCP write it, to whole messages."""
+    whole: list[str] = []
+    for line in lines:
+        if whole and line.startswith(_COLUMN):
+            whole[-1] += line
+        else:
+            whole.append(line)
+    return whole
 
 
 def _without_help(lines: Iterable[str]) -> list[str]:

@@ -96,7 +96,7 @@ def test_blank_lines_are_not_among_the_last_lines() -> None:
                 "npm notice\nnpm notice New version of npm available!\n"
                 "npm error A complete log of this run can be found in: /h/_logs/1-debug-0.log"
             ),
-            "npm error 404  'x@*' is not in this registry.",
+            "npm error 404 'x@*' is not in this registry.",
         ),
         ("TypeError: no\n    at run (x.js:1)\n\nNode.js v20.1.0\n", "TypeError: no"),
         ("docker: no such image.\nSee 'docker run --help'.\n", "docker: no such image."),
@@ -149,6 +149,17 @@ def test_blank_lines_are_not_among_the_last_lines() -> None:
             "no licence",
         ),
         ("Error: no disk\nINFO 0 requests failed\nshutting down", "Error: no disk"),
+        (
+            (
+                "[11/30/26 01:55:00] ERROR    The database at db.example.com       s.py:7\n"
+                f"{' ' * 29}refused the connection:              \n{' ' * 29}no such user\n"
+                f"{' ' * 20}INFO     Shutting down                        s.py:9\n"
+            ),
+            (
+                "[11/30/26 01:55:00] ERROR The database at db.example.com s.py:7 refused the"
+                " connection: no such user"
+            ),
+        ),
         ("bye", "bye"),
         ("See 'x --help'.\n \n\n", "See 'x --help'."),
     ],
