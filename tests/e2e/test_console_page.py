@@ -19,6 +19,7 @@ from tests.console.admitting import AdmittedBy
 from tests.console.browser import Page, browser
 from tests.control_plane.core.builders import hello, lease, spec
 from tests.e2e.system import System, python_server
+from tests.ports import free_port
 
 from leaseway.control_plane.console import live
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
@@ -59,9 +60,9 @@ async def page(module_page: Page) -> Page:
 
 
 @asynccontextmanager
-async def console_of(plane: Plane) -> AsyncIterator[str]:
+async def console_of(plane: Plane, port: int = 0) -> AsyncIterator[str]:
     """Serve the console of a plane in process; yield its URL."""
-    listener = ConsoleListener(Endpoint("127.0.0.1", 0), None)
+    listener = ConsoleListener(Endpoint("127.0.0.1", port), None)
     with closing(listener):
         async with serve_console(listener, plane):
             yield listener.url
@@ -363,6 +364,23 @@ async def test_the_page_reconnects_to_a_restarted_control_plane_without_a_reload
         await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
         await page.until("document.body.innerText.includes('Everything works')")
         assert await page.run("window.stayed")
+
+
+async def test_a_list_is_read_again_from_another_control_plane_that_has_the_same_revision(
+    page: Page,
+) -> None:
+    port = free_port()
+    first, second = Plane(epoch=1), Plane(epoch=2)
+    for plane, name in ((first, "old"), (second, "new")):
+        problem = Problem("server", "START_FAILED", f"The {name} one did not start.", name)
+        plane.state.problems.report(problem, plane.clock().unix)
+    async with console_of(first, port) as url:
+        await page.open(url)
+        await page.until("document.body.innerText.includes('No worker is connected')")
+        await _open_view(page, url, "problems")
+        await page.until("document.body.innerText.includes('The old one')")
+    async with console_of(second, port):
+        await page.until("document.body.innerText.includes('The new one')")
 
 
 async def test_the_page_tells_that_a_control_plane_which_hangs_is_silent(

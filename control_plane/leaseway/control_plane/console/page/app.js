@@ -46,13 +46,14 @@ function useRoute() {
 // and when it is silent (a process that hangs, a network that is gone, a computer that slept); until
 // then the page shows how old its data is.
 function useLive(onRights, onRefused) {
-  const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
+  const [live, setLive] = useState({ overview: null, revisions: {}, opened: 0, events: [], connected: false });
   const [traffic, setTraffic] = useState({ rows: [], silent: [], workers: {} });
   const before = useRef(new Map());
   useEffect(() => {
     let source = null;
     let timer = 0;
     let heard = 0;
+    let opened = 0;
     const listen = (kind, take) => source.addEventListener(kind, (message) => {
       heard = Date.now();
       take(JSON.parse(message.data));
@@ -60,9 +61,12 @@ function useLive(onRights, onRefused) {
     const open = () => {
       heard = Date.now();
       source = new EventSource("api/live");
+      opened += 1;
       listen("state", (content) => {
-        const { overview, revisions } = content;
-        setLive((old) => ({ ...old, overview, revisions, connected: true, clockGap: overview.now - Date.now() / 1000 }));
+        const { overview } = content;
+        // Another control plane may have the same numbers for other content.
+        const revisions = Object.fromEntries(Object.entries(content.revisions).map(([what, number]) => [what, `${opened}/${number}`]));
+        setLive((old) => ({ ...old, overview, revisions, opened, connected: true, clockGap: overview.now - Date.now() / 1000 }));
       });
       listen("events", (fresh) => {
         setLive((old) => {

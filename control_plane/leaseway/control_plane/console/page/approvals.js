@@ -2,7 +2,7 @@
 import { Badge, Empty, Failure, Confirm, Table, ago, get, html, number, post, query, useFetched, useState } from "./parts.js";
 
 export function Approvals({ live, now }) {
-  const { data, error } = useFetched("api/approvals", live.events.find((event) => event.kind === "approval")?.number ?? 0);
+  const { data, error } = useFetched("api/approvals", `${live.opened}/${live.events.find((event) => event.kind === "approval")?.number}`);
   const [opened, setOpened] = useState({});
   const [failure, setFailure] = useState("");
   const whole = (row) => (row.arguments === null ? opened[row.id] : row);

@@ -21,7 +21,7 @@ export function Problems({ live, runbook, now }) {
 
 export function History({ live, words }) {
   const [kind, setKind] = useState(words[0] ?? "reload");
-  const newest = live.events.find((event) => !kind || event.kind === kind)?.number ?? 0;
+  const newest = `${live.opened}/${live.events.find((event) => !kind || event.kind === kind)?.number}`;
   const { data, error } = useFetched(`api/events?${query({ kind, last: 300 })}`, newest);
   return html`<h1>History</h1>
     <div class="tools"><label>Kind <select value=${kind} onChange=${(event) => setKind(event.target.value)}>
