@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import Authority
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
-from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
+from leaseway.sdk import AsyncClient, Cancelled, ControlPlaneUnavailable
 from leaseway.sdk.transport import control
 from leaseway.sdk.transport.faults import fault_of_worker
 from leaseway.sdk.transport.identity import identify
@@ -57,6 +57,24 @@ async def test_a_request_goes_on_when_the_connection_that_it_began_on_is_closed(
     plane.hold_place.set()
     assert (await placing).worker.id == worker.ref.id
     await plane_control.close()
+
+
+async def test_a_client_that_is_closed_while_it_connects_cancels_its_requests() -> None:
+    came = asyncio.Event()
+
+    async def stall(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await asyncio.sleep(BOUND)
+
+    gate = await asyncio.start_server(stall, "127.0.0.1", 0)
+    client = AsyncClient(f"127.0.0.1:{gate.sockets[0].getsockname()[1]}")
+    async with asyncio.timeout(BOUND):
+        asking = asyncio.create_task(client.status())
+        await came.wait()
+        await client.close()
+        with pytest.raises(Cancelled, match="The client was closed"):
+            await asking
+    gate.close()
 
 
 async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_for(

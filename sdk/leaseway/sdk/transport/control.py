@@ -262,6 +262,8 @@ class ControlPlane:
         state = channel.get_state(try_to_connect=True)
         try:
             while state is not grpc.ChannelConnectivity.READY:
+                if channel.is_closed:
+                    raise client_closed(sent=False)
                 if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and channel.switch_to_next():
                     async with asyncio.timeout_at(give_up):
                         await asyncio.sleep(_PAUSE)
@@ -291,4 +293,8 @@ class ControlPlane:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 return error.details() or ""
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise client_closed(sent=False) from None
         return ""

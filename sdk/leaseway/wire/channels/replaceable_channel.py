@@ -55,6 +55,11 @@ class ReplaceableChannel(grpc.aio.Channel):
         self._replaced.set()
         self._replaced = asyncio.Event()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
     @contextlib.contextmanager
     def in_flight(self) -> Iterator[None]:
         """Raise `RpcCutOff` where an RPC ends with the channel on which it started.
@@ -125,6 +130,7 @@ class ReplaceableChannel(grpc.aio.Channel):
 
     async def close(self, grace: float | None = None) -> None:
         self._is_closed = True
+        self._replaced.set()  # whoever waits for a connection
         for task in tuple(self._retired):
             task.cancel()
         await self._channel.close(grace)
