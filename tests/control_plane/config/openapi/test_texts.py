@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from leaseway.control_plane.config.openapi.documents import DocumentUnavailable, parse
-from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.control_plane.config.openapi import documents
+from leaseway.control_plane.config.openapi.documents import Documents, DocumentUnavailable, parse
+from leaseway.control_plane.config.openapi.operations import OperationSelection, import_document
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.kinds.http_api.definitions import input_schema
 
 MERGED = """
 openapi: 3.0.3
@@ -65,3 +70,32 @@ def test_a_path_without_a_slash_is_no_tool_and_said() -> None:
     assert [(skip.operation, skip.reason) for skip in made.skipped] == [
         ("pets", "its path does not begin with '/'")
     ]
+
+
+@pytest.mark.parametrize("odd", [["a"], {"a": 1}])
+@pytest.mark.parametrize("member", ["name", "in", "style"])
+@pytest.mark.parametrize("version", [{"swagger": "2.0"}, {"openapi": "3.0.3"}])
+def test_members_of_another_type_cost_at_most_their_operation(
+    version: dict[str, str], member: str, odd: Any
+) -> None:
+    parameter = {"name": "a", "in": "query", "required": True, member: odd}
+    paths = {"/a": {"get": {"parameters": [parameter]}}, "/b": {"get": {}}}
+    made = import_document({**version, "paths": paths})
+    assert "/b" in [tool.endpoint for tool in made.tools]
+
+
+def test_a_document_that_cannot_be_converted_costs_only_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "import_document", Mock(side_effect=TypeError))
+    path = tmp_path / "api.json"
+    path.write_text('{"openapi": "3.0.3"}')
+    with pytest.raises(DocumentUnavailable, match="can't be converted: see the log"):
+        Documents().load(str(path), OperationSelection())
+
+
+def test_an_example_with_an_id_leaves_its_parameter_checked() -> None:
+    schema = {"type": "object", "example": {"$id": "a1", "size": 5}}
+    get = {"parameters": [{"name": "filter", "in": "query", "schema": schema}]}
+    (tool,) = import_document({"openapi": "3.0.3", "paths": {"/x": {"get": get}}}).tools
+    assert ArgumentCheck(input_schema(tool)).violations({"filter": 5})

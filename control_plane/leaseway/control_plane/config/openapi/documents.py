@@ -246,6 +246,11 @@ class Documents:
             raise DocumentUnavailable(
                 f"The OpenAPI document {source} is nested too deeply."
             ) from None
+        except Exception:  # it must cost no other server of the configuration
+            _logger.exception("Converting an OpenAPI document failed.")
+            raise DocumentUnavailable(
+                f"The OpenAPI document {source} can't be converted: see the log."
+            ) from None
         _keep(self._imported, (source, selection), (version, imported))
         return imported
 

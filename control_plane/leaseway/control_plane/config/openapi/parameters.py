@@ -360,8 +360,8 @@ class Parameters:
         """Return the style for one of OpenAPI's, of a parameter or a member of a form."""
         if style == "deepObject":
             return "deep"
-        if style in _DELIMITED:
-            return "repeat" if explode is True else _DELIMITED[str(style)]
+        if isinstance(style, str) and style in _DELIMITED:
+            return "repeat" if explode is True else _DELIMITED[style]
         if style not in (None, "form"):
             raise Unsupported(f"one of its parameters has the style {str(style)[:32]!r}")
         if explode is False:

@@ -382,7 +382,7 @@ def _modernize(schema: Mapping[str, Any], converted: dict[str, Any], files: bool
         converted["examples"] = [schema["example"]]
     if isinstance(converted.get("examples"), list):
         # Long ones would leave no room for the schema itself.
-        converted["examples"] = list(filter(_is_short, converted["examples"][:_MAX_EXAMPLES]))
+        converted["examples"] = list(filter(_is_kept, converted["examples"][:_MAX_EXAMPLES]))
     _drop_invalid(converted)
 
 
@@ -406,8 +406,10 @@ def is_text(kind: str) -> bool:
     )
 
 
-def _is_short(example: object) -> bool:
-    return len(json.dumps(example, ensure_ascii=False, default=str)) <= _MAX_TEXT
+def _is_kept(example: object) -> bool:
+    """Return whether an example is short, and nothing that validators take for another schema."""
+    text = json.dumps(example, ensure_ascii=False, default=str)
+    return len(text) <= _MAX_TEXT and '"$id"' not in text
 
 
 def _describe(converted: dict[str, Any], alone: str, added: str) -> None:

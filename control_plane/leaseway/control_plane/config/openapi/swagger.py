@@ -92,7 +92,7 @@ def _operation(
         except Unsupported:
             followed = given
         if isinstance(followed, Mapping):
-            key = (followed.get("name"), followed.get("in"))
+            key = (str(followed.get("name")), str(followed.get("in")))
             parameters[("", "body") if key[1] == "body" else key] = followed
         else:
             parameters[len(parameters)] = followed
