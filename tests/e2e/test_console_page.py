@@ -383,6 +383,15 @@ async def test_a_list_is_read_again_from_another_control_plane_that_has_the_same
         await page.until("document.body.innerText.includes('The new one')")
 
 
+async def test_a_standby_says_that_another_control_plane_leads(page: Page) -> None:
+    plane = Plane(epoch=1, follows=True)
+    async with console_of(plane) as url:
+        await page.open(url)
+        await page.until("document.querySelector('h1')?.innerText === 'Standby'")
+        plane.lead(2)
+        await page.until("document.querySelector('h1').innerText === 'Action needed'")
+
+
 async def test_the_page_tells_that_a_control_plane_which_hangs_is_silent(
     page: Page, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ class Plane:
         store: Keeps what outlives this process.
         deposed: Set when a newer leader has claimed the store in this one's term.
         transitions: Number of transitions of the coordinator.
+        follows: Whether another control plane leads, or none does yet.
 
     Args:
         epoch: Fences earlier control planes.
@@ -127,6 +128,7 @@ class Plane:
         self.ended_sessions = EndedSessions()
         self.session_states = SessionStates()
         self.events = EventRecorder(int(clock().unix * 1e6))
+        self.follows = follows
         self.approvals = self._new_approvals(None if follows else Term(epoch))
         self._maintenance: asyncio.Task[None] | None = None
         self._decisions: set[asyncio.Task[ApprovalRecord]] = set()
@@ -238,6 +240,7 @@ class Plane:
             elected=term is not None,
         )
         self.deposed.clear()
+        self.follows = term is None
         self.approvals = self._new_approvals(term)
         self.budgets = Budgets(self.clock().mono)
         self.audit_anchors = AuditAnchors()

@@ -79,6 +79,7 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
     reload = plane.events.reload
     return {
         "now": plane.clock().unix,
+        "follows": plane.follows,
         "ready": state.ready,
         "settling": not state.settled,
         "registry_version": state.visible.version,

@@ -25,6 +25,7 @@ export function Overview({ live, overview, now }) {
 }
 
 function judge(overview) {
+  if (overview.follows) return { tone: "warn", text: "Standby", reasons: [{ text: "Another control plane leads: its console shows the system", at: "#/history" }] };
   const reasons = [];
   const add = (count, one, many, at) => count && reasons.push({ text: `${count} ${count === 1 ? one : many}`, at });
   for (const state of overview.servers.states)
