@@ -13,7 +13,7 @@ from tests.sdk.fakes import BOUND, FakeWorker, until
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.transport.exchange import GrpcExchange
 from leaseway.sdk.transport.workers import WorkerRun
-from leaseway.v1 import catalog_pb2, execution_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
 
 HEAD = call_message(server_id="time", tool="now").SerializeToString()
@@ -137,6 +137,36 @@ async def test_after_the_last_result_the_client_says_goodbye_and_sends_nothing_m
     calls.stream.say(grpc.aio.EOF)
     await until(lambda: calls.exchange.ended)
     assert calls.stream.written[-1].HasField("going_away")
+
+
+def renewed(*leases: str) -> execution_pb2.ExchangeResponse:
+    """Return the answer to keep-alives of leases."""
+    renewals = [leases_pb2.LeaseRenewal(lease_id=lease) for lease in leases]
+    return execution_pb2.ExchangeResponse(
+        keep_alive=leases_pb2.KeepAliveResponse(renewals=renewals)
+    )
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_the_late_answer_to_a_keep_alive_that_was_given_up_is_none_to_the_next(
+    at_once: bool,
+) -> None:
+    calls = Calls()
+    given_up = asyncio.create_task(calls.exchange.keep_alive(["a", "b"], ["s", "s"]))
+    await until(lambda: len(calls.stream.written) == 2)  # the greeting, the keep-alive
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    renewal = asyncio.create_task(calls.exchange.keep_alive(["b", "c"], ["s", "s"]))
+    await until(lambda: len(calls.stream.written) == 3)
+    if at_once:  # as one batch of the worker arrives
+        calls.stream.say(renewed("a", "b", "b", "c"))
+    else:
+        calls.stream.say(renewed("a", "b"))
+        calls.stream.say(renewed("b", "c"))
+    async with asyncio.timeout(BOUND):
+        answer = await renewal
+    assert [item.lease_id for item in answer.renewals] == ["b", "c"]
+    assert calls.exchange.idle
 
 
 async def test_an_unsent_call_is_not_sent_to_a_draining_worker() -> None:

@@ -99,6 +99,7 @@ class Exchange(ABC):
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._granted = 0
         self._renewal: asyncio.Future[leases_pb2.KeepAliveResponse] | None = None
+        self._unwanted_renewals = 0
         self._accepted = False
         self._said_goodbye = False
         self._closed = False
@@ -236,7 +237,7 @@ class Exchange(ABC):
     async def keep_alive(
         self, lease_ids: list[str], sessions: list[str]
     ) -> leases_pb2.KeepAliveResponse:
-        """Renew leases and wait for the response. Only one request may be in flight.
+        """Renew leases and wait for the response. Only one caller may wait.
 
         Args:
             lease_ids: The leases.
@@ -248,10 +249,15 @@ class Exchange(ABC):
         if self.ended or self._said_goodbye:
             raise self._lost_fault(sent=False, cause=None)
         self._renewal = self._loop.create_future()
+        renewal = self._renewal
         request = leases_pb2.KeepAliveRequest(lease_ids=lease_ids, sessions=sessions)
         self._send("keep_alive", request)
         try:
-            return await self._renewal
+            return await renewal
+        except asyncio.CancelledError:
+            if renewal.cancelled():  # the answer is still to come, and none to the next request
+                self._unwanted_renewals += len(lease_ids)
+            raise
         finally:
             self._renewal = None
 
@@ -344,15 +350,23 @@ class Exchange(ABC):
 
     def _handle_control(self, message: execution_pb2.ExchangeResponse) -> None:
         """Handle what a message says about leases and about the exchange itself."""
-        renewal = self._renewal
-        if message.HasField("keep_alive") and renewal is not None and not renewal.done():
-            renewal.set_result(message.keep_alive)
+        if message.HasField("keep_alive"):
+            self._handle_renewals(message.keep_alive)
         if message.HasField("going_away"):
             self.going_away = True
             self._fail_unsent()
             if message.going_away.last and not self._said_goodbye:
                 self._said_goodbye = True
                 self._send("going_away", execution_pb2.GoingAway())
+
+    def _handle_renewals(self, answer: leases_pb2.KeepAliveResponse) -> None:
+        # In the order of the requests, an entry for each lease; those in a batch are one message.
+        unwanted = min(self._unwanted_renewals, len(answer.renewals))
+        self._unwanted_renewals -= unwanted
+        del answer.renewals[:unwanted]
+        is_wanted = not unwanted or len(answer.renewals) > 0
+        if is_wanted and self._renewal is not None and not self._renewal.done():
+            self._renewal.set_result(answer)
 
     def _handle_events(self, message: execution_pb2.ExchangeResponse) -> None:
         """Pass what servers say before a result, or to no call, to those that it concerns."""
