@@ -181,6 +181,13 @@ class RelayEvents(CallEvents):
     def handle_withdrawal(self, ask_id: int) -> None:
         """Withdraw the request with this `ask_id`: its server no longer needs the answer."""
 
+    def handle_lease_end(self, forget: Callable[[], object]) -> None:
+        """Handle that the call's error tells the end of a lease, which other calls need no more.
+
+        `forget` it now, or later if nobody can be told yet: until then the session's calls fail.
+        """
+        forget()
+
     def reset(self) -> None:
         """Withdraw all open requests: the call has ended, or is tried again."""
 
@@ -219,7 +226,7 @@ async def call_tool(
     try:
         return await runtime.caller.run(call)
     except Fault as fault:
-        raise _error(runtime, session, fault) from None
+        raise _error(runtime, session, fault, events) from None
     finally:
         events.reset()
 
@@ -348,7 +355,7 @@ async def send_request(
     try:
         return await runtime.caller.run(call)
     except Fault as fault:
-        raise _error(runtime, session, fault) from None
+        raise _error(runtime, session, fault, events) from None
     finally:
         events.reset()
 
@@ -564,8 +571,9 @@ def watch_registry(client: AsyncClient) -> RegistryVersion:
     return runtime.resolver.watch()
 
 
-def _error(runtime: Runtime, session: str, fault: Fault) -> LeasewayError:
+def _error(runtime: Runtime, session: str, fault: Fault, events: RelayEvents) -> LeasewayError:
     """Return the error of a failed call; that a lease has ended is forgotten with it."""
     if fault.reason in LEASE_ENDED:
-        runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
+        lease_id = fault.metadata.get("lease", "")
+        events.handle_lease_end(partial(runtime.leases.book.forget_end, session, lease_id))
     return error_from_fault(fault)

@@ -22,6 +22,7 @@ from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
+from leaseway.wire.messages.mcp import INTERNAL_ERROR
 
 
 class Server:
@@ -111,6 +112,28 @@ async def test_a_cancelled_request_cancels_its_call() -> None:
     asking.cancel()
     async with asyncio.timeout(30):
         await server.cancelled.wait()
+
+
+async def test_the_end_of_a_lease_is_told_to_others_until_its_client_goes_on() -> None:
+    suspended, server = SuspendedCalls(), Server("one")
+    revoked, failed, forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def call() -> bytes:
+        asking = asyncio.create_task(server.call())
+        await revoked.wait()
+        assert not asking.done()
+        server.listener.handle_lease_end(forgotten.set)
+        failed.set()
+        raise JsonRpcError(INTERNAL_ERROR, "The lease was revoked.")
+
+    result = json.loads(await suspended.start(server.listener, call()))
+    revoked.set()
+    async with asyncio.timeout(30):
+        await failed.wait()
+    assert not forgotten.is_set()
+    with pytest.raises(JsonRpcError, match="revoked"):
+        await suspended.resume(listener(), result["requestState"], b"{}")
+    assert forgotten.is_set()
 
 
 REQUEST = Binding("", "tools/call", "send", b'{"to": "a", "n": 1}')

@@ -45,6 +45,8 @@ class Listener(RelayEvents):
     # Class attributes, because most requests use the defaults.
     token = b""
     lease_ttl: float = LEASE_TTL
+    _is_detached = False
+    _forget_lease_end: Callable[[], object] | None = None
 
     def __init__(self, send: Callable[[bytes], object], asker: Asker | None = None) -> None:
         self.send = send
@@ -60,10 +62,22 @@ class Listener(RelayEvents):
     def detach(self) -> None:
         """Drop notifications while the client has no request that they belong to."""
         self.send = drop
+        self._is_detached = True
 
     def attach(self, other: Listener) -> None:
-        """Send further notifications to another request of the client."""
+        """Send further notifications to another request of the client, which gets the result."""
         self.send, self.token = other.send, other.token
+        self._is_detached = False
+        if self._forget_lease_end is not None:
+            self._forget_lease_end()
+            self._forget_lease_end = None
+
+    def handle_lease_end(self, forget: Callable[[], object]) -> None:
+        """Forget it once the client has a request whose answer tells it."""
+        if self._is_detached:
+            self._forget_lease_end = forget
+        else:
+            forget()
 
     def on_progress(self, progress: float, total: float | None, message: str, extra: bytes) -> None:
         """Relay progress, unless the request that resumed the call has no progress token."""
