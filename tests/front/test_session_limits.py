@@ -78,6 +78,15 @@ async def test_leases_that_a_model_acquires_have_at_most_the_limit(fake: FakeLea
         assert len(fake.leases) == 2
 
 
+async def test_subscriptions_have_at_most_the_limit_of_leases(fake: FakeLeaseway) -> None:
+    fake.server("notes", stateful=True).resource("note://a", "text")
+    async with front(fake, limits=SessionLimits(2)) as url, host(url) as client:
+        for _ in range(4):
+            session = await client.initialize()
+            await client.send("resources/subscribe", {"uri": "note://a"}, session)
+            assert len(fake.leases) <= 2
+
+
 async def test_other_clients_and_principals_count_for_themselves(fake: FakeLeaseway) -> None:
     async with front(fake, limits=SessionLimits(1)) as url, host(url) as client:
         one, other = await client.initialize("one"), await client.initialize("other")

@@ -25,6 +25,7 @@ from leaseway.front.calling.places import Place
 from leaseway.front.calling.plain_calls import PlainCalls, find_tool
 from leaseway.front.calling.requests import (
     Request,
+    admit_leased,
     log_level,
     payload_of,
     protocol_session,
@@ -329,8 +330,7 @@ class Methods:
                     result = await send_request(live.sdk, mcp_request, listener)
                 finally:
                     live.end_call()
-                if live.on_idle is None and live.id and live.sdk.leases():
-                    await request.carried.sessions.admit(live)  # its server was a leased one
+                await admit_leased(request, live)
             else:
                 async with self._held.opened(request) as waiting:
                     result = await send_request(waiting.session, mcp_request, listener)
@@ -356,8 +356,12 @@ class Methods:
         resource = await self.catalog.resource(uri, request.scope, request.session_id)
         try:
             await protocol.subscribe(uri, live.sdk, resource)
+            await admit_leased(request, live)
         except LeasewayError as error:
             raise resource_error(error, uri, modern=False, at_server=resource.uri) from None
+        except JsonRpcError:
+            await protocol.unsubscribe(uri)
+            raise
         await request.carried.sessions.save(protocol)
         return _EMPTY
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from leaseway.front.calling.requests import Request
+from leaseway.front.calling.requests import Request, admit_leased
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.protocol.handshake import SERVER_META, SUBSCRIPTION_KEY
 from leaseway.front.protocol.messages import (
@@ -134,6 +134,8 @@ async def listen(
             subscriptions[uri] = subscription
             stack.push_async_callback(subscription.stop)
         refused = await _refused(subscriptions)
+        if live is not None:
+            await admit_leased(request, live)
         if refused and len(refused) == len(subscriptions) and not any(told.kinds.values()):
             raise next(iter(refused.values()))
         told.begin(_acknowledgement(filters, refused, told.meta))

@@ -114,6 +114,16 @@ def session_of(
     )
 
 
+async def admit_leased(request: Request, live: LiveSession) -> None:
+    """Admit the session of a request to leases if it has got one, of a leased server.
+
+    Raises:
+        JsonRpcError: As `SessionTable.admit`.
+    """
+    if live.on_idle is None and live.id and live.sdk.leases():
+        await request.carried.sessions.admit(live)
+
+
 def wants_links(request: Request, by_default: MediaMode) -> bool:
     """Return whether a client wants links to images and audio that it can read later."""
     return (request.media or by_default) == "links"
