@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.data_plane.conftest import Bench
 from tests.data_plane.doubles.servers import MemoryCall
 
@@ -125,3 +126,15 @@ async def test_a_call_that_waits_for_its_turn_runs_if_its_server_has_no_limit_an
     first(bench).answer(b"{}")
     assert (await caller.result(waits)).payload == b"{}"
     assert bench.worker.executor.in_flight == bench.worker.executor.waiting == 0
+
+
+@pytest.mark.parametrize("max_calls", [3, None])
+async def test_calls_that_wait_start_as_soon_as_their_server_may_have_more(
+    bench: Bench, max_calls: int | None
+) -> None:
+    await bench.serve("time", max_calls=1)
+    await flood(bench, 3)
+    await bench.until(lambda: bench.worker.executor.waiting == 2)
+    await bench.serve("time", max_calls=max_calls)
+    await bench.until(lambda: len(texts(bench)) == 3)
+    assert bench.worker.executor.waiting == 0

@@ -114,7 +114,7 @@ class Executor:
         self._admission = CallAdmission(pool, leases, budgets)
         self.usage = self._admission.usage
         self._subscriptions = WorkerSubscriptions(leases, self._admission.is_uri_visible)
-        self._turns = TurnStage()
+        self._turns = TurnStage(pool.resolves_anew)
         self._lines = self._all_lines(confirmation)
         self._idle = asyncio.Event()
         self._idle.set()

@@ -80,7 +80,8 @@ class Pool:
         desired_state: The served variants.
         registry_version: The version that callers may require.
         lists_subjects: Whether the control plane keeps what is listed for single tenants and users.
-        resolves_anew: Announces that `resolve` may return other generations from now on.
+        resolves_anew: Announces that `resolve` may return other generations from now on, or these
+            with other settings.
     """
 
     def __init__(self, context: WorkerContext) -> None:
