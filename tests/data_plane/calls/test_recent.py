@@ -110,6 +110,17 @@ def test_a_name_that_a_caller_invents_is_not_counted_as_a_server() -> None:
     assert calls.traffic["time"].failed == 1
 
 
+def test_the_counts_of_removed_servers_make_room_before_those_of_new_ones_are_mixed() -> None:
+    calls = RecentCalls()
+    for number in range(1_000):
+        calls.record(_call(server_id=f"s{number}"))
+    calls.make_room(())
+    assert len(calls.traffic) == 1_000
+    calls.record(_call(server_id="newest"))
+    calls.make_room(("s0", "newest", "uncalled"))
+    assert list(calls.traffic) == ["s0", "newest"]
+
+
 def test_a_long_message_is_cut() -> None:
     calls = RecentCalls()
     calls.record(_call(outcome="INTERNAL", message="x" * 9_000))

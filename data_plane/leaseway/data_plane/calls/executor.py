@@ -108,6 +108,8 @@ class Executor:
         self._recorder = recorder
         self._holds_calls = recorder is not None and recorder.holds_calls
         self.recent = recent
+        if recent is not None:
+            pool.resolves_anew.connect(self._make_room)
         self._admin = AdminTools(pool, leases, logins)
         self._permits = permits
         budgets = permits.budgets if permits is not None else None
@@ -126,6 +128,11 @@ class Executor:
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
         self.draining = False
+
+    def _make_room(self) -> None:
+        assert self.recent is not None
+        servers = {generation.key.server_id for generation in self._pool.generations}
+        self.recent.make_room(servers | {ADMIN_TOOLSET})
 
     def _all_lines(self, confirmation: Confirmation | None) -> Mapping[_Needs, tuple[Enter, ...]]:
         """Return the stages that calls pass after their admission, by what they need."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -211,6 +211,18 @@ class RecentCalls:
             traffic = self._new_traffic(call.server_id)
         traffic.add(call.duration)
         traffic.failed += failed
+
+    def make_room(self, servers: Collection[str]) -> None:
+        """Forget the counts of servers that exist no more, if little room is left for others.
+
+        Until then they stay: whoever reads counts takes the difference of two readings.
+
+        Args:
+            servers: The servers that exist.
+        """
+        if len(self.traffic) > _MAX_SERVERS // 2:
+            kept = {*servers, _OTHER}
+            self.traffic = {name: counts for name, counts in self.traffic.items() if name in kept}
 
     def _keep(self, call: PastCall) -> None:
         self._recent.append(call)
