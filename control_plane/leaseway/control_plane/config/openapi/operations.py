@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.names import UniqueNames
+from leaseway.control_plane.config.openapi.names import numbered, operation_name
 from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.parameters import Parameters, optional
 from leaseway.control_plane.config.openapi.references import References, Unsupported
@@ -164,8 +164,7 @@ class _Importer:
         self._objects = Objects(self._of_schemas)
         self._schemas = SchemaReader(self._of_schemas, self._objects)
         self._servers = ServerReader(document, document.get("paths", {}).values(), address)
-        self._names = UniqueNames()
-        self._tools: list[HttpTool] = []
+        self._tools: list[tuple[tuple[str, str], HttpTool]] = []  # with path and method
         self._skipped: list[SkippedOperation] = []
         self._notes: list[str] = []
         self._needs_authorization = False
@@ -181,7 +180,7 @@ class _Importer:
         return Imported(
             title=str(title)[:256],
             base_url=self._servers.base_url,
-            tools=tuple(self._tools),
+            tools=numbered(self._tools),
             skipped=tuple(self._skipped),
             notes=(
                 *self._notes,
@@ -234,8 +233,7 @@ class _Importer:
         if fault is not None:
             self._skipped.append(SkippedOperation(label, f"it {fault.message}"))
             return
-        self._names.take(tool.name)
-        self._tools.append(tool)
+        self._tools.append(((path, method), tool))
         self._notes += [f"The tool of {label} can't send {note}." for note in notes]
 
     def _tool(
@@ -270,7 +268,7 @@ class _Importer:
         parameters.fit()
         summary = str(operation.get("summary") or "").strip()
         return HttpTool(
-            name=self._names.name(identity),
+            name=operation_name(identity),
             method=method,
             endpoint=_endpoint(path),
             description=_description(

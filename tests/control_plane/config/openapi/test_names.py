@@ -1,0 +1,18 @@
+"""Names of imported tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leaseway.control_plane.config.openapi.operations import import_document
+
+
+def test_the_order_of_a_document_does_not_decide_which_tool_has_a_name() -> None:
+    names = {("/c", "GET"): "x", ("/b", "POST"): "x", ("/b", "GET"): "x", ("/a", "GET"): "x_2"}
+    expected = {"/b GET": "x", "/b POST": "x_3", "/c GET": "x_4", "/a GET": "x_2"}
+    for order in (list(names), list(names)[::-1]):
+        paths: dict[str, Any] = {}
+        for path, method in order:
+            paths.setdefault(path, {})[method.lower()] = {"operationId": names[path, method]}
+        made = import_document({"openapi": "3.1.0", "paths": paths})
+        assert {f"{tool.endpoint} {tool.method}": tool.name for tool in made.tools} == expected
