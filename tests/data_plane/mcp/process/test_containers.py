@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import os
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import BOUND
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.process.containers import (
+    Container,
     Containers,
+    Removals,
     client_environment,
     has_exited,
     process_identity,
@@ -132,6 +136,28 @@ def test_images_may_have_a_registry_a_tag_and_a_digest() -> None:
 
 def test_removal_works_in_any_state_of_a_container() -> None:
     assert remove_command("podman", "a", "b") == ("podman", "rm", "--force", "--volumes", "a", "b")
+
+
+async def test_a_container_whose_engine_is_busy_is_removed_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = tmp_path / "tries"
+    busy = f"echo x >> {tries}; test $(wc -l < {tries}) -ge 3 || {{ echo busy >&2; exit 1; }}"
+    container = Container(
+        name="leaseway-x-1",
+        image="image:1",
+        command=(),
+        environment={"PATH": os.environ["PATH"]},
+        removal=("sh", "-c", busy),
+        removals=Removals(interval=0.01),
+    )
+    await container.remove()
+    assert "leaseway-x-1 can't be removed yet" in caplog.text
+    retrying = container.removals._retrying
+    assert retrying is not None
+    async with asyncio.timeout(BOUND):
+        await retrying
+    assert tries.read_text() == "x\n" * 3
 
 
 def test_a_running_owner_is_identified_by_more_than_its_pid() -> None:

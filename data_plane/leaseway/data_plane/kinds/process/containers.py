@@ -47,6 +47,9 @@ _LOADER_VARIABLES: Final = re.compile("LD_[A-Z0-9_]+|GCONV_PATH|GODEBUG|SSLKEYLO
 """Variables that decide which code a program loads, or where it writes."""
 
 _ANSWER_TIMEOUT: Final = 15.0
+_REMOVAL_INTERVAL: Final = 5.0
+_REMOVAL_TIME: Final = 300.0
+"""Seconds for which the removal of a container is tried again."""
 _PROC: Final = Path("/proc")
 
 
@@ -58,6 +61,7 @@ class Container:
         command: Starts the engine's client, which runs the container.
         environment: The client's whole environment.
         removal: The command that removes the container, in any state.
+        removals: Removes the containers of its worker.
     """
 
     name: str
@@ -65,17 +69,60 @@ class Container:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     removal: tuple[str, ...]
+    removals: Removals
 
     async def remove(self) -> None:
-        """Remove the container if it still exists; log a failure."""
+        """Remove the container if it still exists, now or later."""
+        await self.removals.remove(self)
+
+    async def try_removal(self) -> str:
+        """Remove the container if it still exists; return why that failed, or an empty text."""
         try:
             done = await asyncio.to_thread(_run, self.removal, self.environment)
         except (OSError, subprocess.SubprocessError) as error:
-            _logger.warning("The container %s can't be removed: %s.", self.name, error)
-            return
+            return f"{error}."
         stderr = done.stderr.strip()
-        if done.returncode and not _is_not_found(stderr):
-            _logger.warning("The container %s can't be removed: %s", self.name, stderr[-500:])
+        if not done.returncode or _is_not_found(stderr):
+            return ""
+        return stderr[-500:] or f"its engine's client exited with status {done.returncode}."
+
+
+class Removals:
+    """Removes containers; those whose engine is busy or away are tried again for five minutes.
+
+    Args:
+        interval: Seconds between two tries.
+    """
+
+    def __init__(self, interval: float = _REMOVAL_INTERVAL) -> None:
+        self._interval = interval
+        self._late: dict[str, tuple[Container, float]] = {}
+        self._retrying: asyncio.Task[None] | None = None
+
+    async def remove(self, container: Container) -> None:
+        """Try to remove a container; if that fails, go on in the background."""
+        failure = await container.try_removal()
+        if not failure:
+            return
+        _logger.warning(
+            "The container %s can't be removed yet; this is tried again for %g s, and when the"
+            " worker exits: %s",
+            container.name,
+            _REMOVAL_TIME,
+            failure,
+        )
+        loop = asyncio.get_running_loop()
+        self._late[container.name] = container, loop.time() + _REMOVAL_TIME
+        if self._retrying is None or self._retrying.done():
+            self._retrying = loop.create_task(self._retry())
+
+    async def _retry(self) -> None:
+        now = asyncio.get_running_loop().time
+        while self._late:
+            await asyncio.sleep(self._interval)
+            for name, (container, until) in tuple(self._late.items()):
+                if not await container.try_removal() or now() > until:
+                    del self._late[name]
 
 
 class Containers:
@@ -84,6 +131,7 @@ class Containers:
     def __init__(self, environ: Mapping[str, str], token: str) -> None:
         self._environ = environ
         self.owner = f"{process_identity(os.getpid())}:{token}"
+        self._removals = Removals()
         self._sweeping: asyncio.Task[None] | None = None
 
     def prepare(self, spec: ServerSpec, resolved: ResolvedValues) -> Container:
@@ -125,6 +173,7 @@ class Containers:
             command=argv,
             environment=environment,
             removal=remove_command(engine, name),
+            removals=self._removals,
         )
 
     def cleanup(self) -> Mapping[str, object] | None:
