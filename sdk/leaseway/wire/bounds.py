@@ -57,7 +57,8 @@ plane and on a worker."""
 MAX_TENANT_PLACEMENTS: Final = 4096
 """The same of one tenant."""
 MAX_WATCHERS: Final = 256
-"""Watches of tools and events by one connection to a control plane."""
+"""Watches of tools, of events and of ends of sessions, each kind by one connection to a control
+plane."""
 MAX_TENANT_WATCHERS: Final = 2048
 """The same of one tenant."""
 

@@ -21,6 +21,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire import bounds
 from leaseway.wire.clients.greeting import Greeting
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
@@ -413,3 +414,16 @@ async def test_a_request_hears_of_the_end_of_a_session_of_its_tenant(running: Ru
     assert list((await share(hearing)).ended) == ["a"], "also one that came too late to wait"
     hearing.run = "another run"
     assert not (await share(hearing)).ended
+
+
+async def test_the_waits_of_a_connection_for_ends_of_sessions_are_bounded(running: Running) -> None:
+    share = running.placement.ShareSessionEnds
+    hearing = leases_pb2.ShareSessionEndsRequest(tenant="acme", wait=duration(BOUND))
+    now = await share(hearing)
+    hearing.run, hearing.known = now.run, now.last
+    waits = [asyncio.ensure_future(share(hearing)) for _ in range(bounds.MAX_WATCHERS + 1)]
+    async with asyncio.timeout(BOUND):
+        [refused], waiting = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert (await fault_of(refused)).reason is Reason.OVERLOADED
+        await share(leases_pb2.ShareSessionEndsRequest(tenant="acme", ended=["a"]))
+        assert {tuple((await wait).ended) for wait in waiting} == {("a",)}

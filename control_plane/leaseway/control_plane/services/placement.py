@@ -30,6 +30,7 @@ from leaseway.control_plane.services.requests import (
     placements,
     tenant_of,
     time_left,
+    watchers,
 )
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
@@ -55,6 +56,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._placing = placements()
+        self._hearing = watchers()
         self._clients = McpClients()
         self._run = secrets.token_hex(8)
         # By tenant; each exists as long as a request waits for it.
@@ -169,7 +171,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         found = [session for session in request.asked if ended.has(tenant, session, now)]
         if request.HasField("wait") and request.run == self._run:
             if ended.last(tenant) <= request.known:
-                await self._await_end(tenant, seconds(request.wait), context)
+                async with counted(self._hearing, tenant, context, self._plane):
+                    await self._await_end(tenant, seconds(request.wait), context)
             found += ended.since(tenant, request.known, _MAX_SESSIONS)
         states = self._plane.session_states
         for session in request.ended:
