@@ -84,6 +84,13 @@ def with_content(result: bytes) -> bytes:
     return msgspec.json.encode({"content": [text] if is_text else [], **members})
 
 
+def without_type(result: bytes) -> bytes:
+    """Return a result without its type, which no version before 2026-07-28 knows."""
+    members = _object(result)
+    del members["resultType"]
+    return msgspec.json.encode(members)
+
+
 def corrected_params(params: bytes) -> bytes:
     """Return the params of a server's request without members that are null.
 

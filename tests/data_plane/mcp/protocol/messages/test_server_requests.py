@@ -79,6 +79,16 @@ def raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(value).encode())
 
 
+@pytest.mark.parametrize("own", ["input_required", "table", 5])
+def test_a_result_type_of_a_server_of_an_older_version_says_nothing(own: Any) -> None:
+    outcomes: list[Outcome] = []
+    asked = ToolCall(Calls(), "s", 1, request(), outcomes.append)
+    result = {"content": [], "resultType": own, "rows": 1}
+    asked.resolve(read(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()))
+    (outcome,) = outcomes
+    assert json.loads(outcome.payload) == {"content": [], "rows": 1}
+
+
 def test_unknown_methods_are_not_among_the_answers() -> None:
     assert answerable([ROOTS, "x/new", ROOTS]) == {ROOTS}
     assert answerable([]) == frozenset()

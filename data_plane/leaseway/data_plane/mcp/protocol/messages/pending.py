@@ -14,7 +14,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.definitions.results import with_content
+from leaseway.data_plane.core.definitions.results import with_content, without_type
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     ResponseError,
@@ -197,8 +197,12 @@ class ToolCall:
         self._connection.refusals.in_row = 0
         if flags.isError is True and _NO_BACK_CHANNEL in payload and self._connection.era.modern:
             self._connection.warn_no_back_channel()
-        if flags.resultType not in _COMPLETE and self._connection.era.modern:
-            return self._outcome_of_type(flags.resultType, payload)
+        if flags.resultType not in _COMPLETE:
+            if self._connection.era.modern:
+                return self._outcome_of_type(flags.resultType, payload)
+            # Of the server's own: it must not say to newer clients that the result is another.
+            payload = without_type(payload)
+            self._connection.log_repair("results with a resultType", "it is dropped")
         if flags.content is msgspec.UNSET and not self.request.method:
             payload = with_content(payload)
             self._connection.log_repair("results without content", "their text is what they say")
