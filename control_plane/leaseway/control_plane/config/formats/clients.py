@@ -256,8 +256,16 @@ def _with_ids(entries: Sequence[TableEntry], servers: Where) -> Iterator[TableEn
     ids = {entry.name for entry in entries}
     for entry in entries:
         made = entry.name if is_valid_name(entry.name) else id_of(entry.name)
-        if is_valid_name(entry.name) or not is_valid_name(made) or made in ids:
+        if is_valid_name(entry.name) or not is_valid_name(made):
             yield entry
+            continue
+        if made in ids:
+            place = replace(servers.child(entry), server_id=entry.name)
+            message = (
+                f"The server {quoted(entry.name)} would get the id {quoted(made)}, which another"
+                " server has. Rename one of them."
+            )
+            place.error(entry.at, IssueReason.DUPLICATE_SERVER, message)
             continue
         ids.add(made)
         place = replace(servers.at_key(made, entry.value.at), server_id=made)

@@ -238,7 +238,8 @@ class SseTransport(Transport):
             Reason.SERVER_ERROR,
             f"The server {self._server} requests messages at {origin}, which is not the origin of "
             f"its url, {stream.origin()}: the headers may contain credentials, so nothing is sent "
-            "there. Use a url of that origin if it is the intended server.",
+            "there. Use a url of that origin if it is the intended server, or let a server "
+            "behind a proxy know its public address.",
             metadata={"server": self._server},
         )
 
