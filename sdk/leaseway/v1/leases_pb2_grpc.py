@@ -58,7 +58,7 @@ class PlacementServiceServicer(object):
 
     def Place(self, request, context):
         """Returns a worker for a (tenant, session, server) and reserves a unit of its capacity until the
-        worker reports the lease or 10 s have passed.
+        worker reports the lease, or that a request for it has failed, or 10 s have passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

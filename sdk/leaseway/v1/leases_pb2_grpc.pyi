@@ -35,7 +35,7 @@ class PlacementServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PlacementServiceAsyncStub: ...
     Place: _grpc.UnaryUnaryMultiCallable[_leases_pb2.PlaceRequest, _leases_pb2.PlaceResponse]
     """Returns a worker for a (tenant, session, server) and reserves a unit of its capacity until the
-    worker reports the lease or 10 s have passed.
+    worker reports the lease, or that a request for it has failed, or 10 s have passed.
     """
     FindLease: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]
     """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
@@ -51,7 +51,7 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Place: _aio.UnaryUnaryMultiCallable[_leases_pb2.PlaceRequest, _leases_pb2.PlaceResponse]  # type: ignore[assignment]
     """Returns a worker for a (tenant, session, server) and reserves a unit of its capacity until the
-    worker reports the lease or 10 s have passed.
+    worker reports the lease, or that a request for it has failed, or 10 s have passed.
     """
     FindLease: _aio.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]  # type: ignore[assignment]
     """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
@@ -70,7 +70,7 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.PlaceResponse, _abc.Awaitable[_leases_pb2.PlaceResponse]]:
         """Returns a worker for a (tenant, session, server) and reserves a unit of its capacity until the
-        worker reports the lease or 10 s have passed.
+        worker reports the lease, or that a request for it has failed, or 10 s have passed.
         """
 
     @_abc_1.abstractmethod

@@ -1777,6 +1777,7 @@ class Report(_message.Message):
     INSTANCE_CHANGES_FIELD_NUMBER: _builtins.int
     INSTANCES_VERSION_FIELD_NUMBER: _builtins.int
     PROBES_FIELD_NUMBER: _builtins.int
+    UNUSED_PLACEMENTS_FIELD_NUMBER: _builtins.int
     instances_changed: _builtins.bool
     """Whether `instances` is set."""
     calls_in_flight: _builtins.int
@@ -1828,6 +1829,12 @@ class Report(_message.Message):
     def probes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProbeProgress]:
         """Probes that have arrived or begun. Older workers do not set it."""
 
+    @_builtins.property
+    def unused_placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnusedPlacement]:
+        """Leases for which no room need be kept: requests for them have failed before there was one.
+        At most 1,024. Older workers do not set it.
+        """
+
     def __init__(
         self,
         *,
@@ -1844,14 +1851,45 @@ class Report(_message.Message):
         instance_changes: _abc.Iterable[Global___InstanceChange] | None = ...,
         instances_version: _builtins.int = ...,
         probes: _abc.Iterable[Global___ProbeProgress] | None = ...,
+        unused_placements: _abc.Iterable[Global___UnusedPlacement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instance_changes", b"instance_changes", "instances", b"instances", "instances_changed", b"instances_changed", "instances_version", b"instances_version", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "probes", b"probes", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instance_changes", b"instance_changes", "instances", b"instances", "instances_changed", b"instances_changed", "instances_version", b"instances_version", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "probes", b"probes", "problems", b"problems", "unused_placements", b"unused_placements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class UnusedPlacement(_message.Message):
+    """A lease that was placed on a worker and has not come to be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant."""
+    session: _builtins.str
+    """The session."""
+    server_id: _builtins.str
+    """The server."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server_id", b"server_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnusedPlacement: _TypeAlias = UnusedPlacement  # noqa: Y015
 
 @_typing.final
 class ProbeProgress(_message.Message):

@@ -204,6 +204,17 @@ async def test_capacity_of_a_joining_worker_is_given_to_waiting_requests(running
                 assert (await patient).worker.id == "w2"
 
 
+async def test_room_for_a_lease_whose_request_has_failed_is_free_at_once(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await fill(running, "a", "b", "c", "d")
+        patient = await waiting(running, "patient", 0)
+        unused = sync_pb2.UnusedPlacement(tenant="default", session="a", server_id="desk")
+        await w1.send(report=sync_pb2.Report(unused_placements=[unused]))
+        async with asyncio.timeout(BOUND):
+            assert (await patient).worker.id == "w1"
+
+
 async def test_a_request_that_waits_in_vain_gets_the_reason(
     running: Running, hurried: float
 ) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.conftest import rpc_fault, worker_bench
 
-from leaseway.spec.policy import ServerPolicy, TenantLimits
-from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.spec.policy import ArgumentRule, ServerPolicy, TenantLimits
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.status import fault_from_status
@@ -250,6 +250,20 @@ async def test_a_full_worker_rejects_a_lease_until_one_is_released(bench: Bench)
         leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id, session="s0")
     )
     assert (await acquire(bench, "patient")).lease.session == "patient"
+
+
+async def test_the_control_plane_learns_that_a_request_for_a_lease_has_failed(bench: Bench) -> None:
+    policy = ServerPolicy(rules=(ArgumentRule('tenant == "acme"'),))
+    await bench.serve("db", shared=False, policy=policy)
+    await bench.caller().refused("db", tenant="acme", session="denied")
+    report = await bench.plane.expect_report(lambda report: report.unused_placements)
+    denied = sync_pb2.UnusedPlacement(tenant="acme", session="denied", server_id="db")
+    assert list(report.unused_placements) == [denied]
+    for number in range(4):
+        await bench.acquire(f"s{number}")
+    assert (await bench.acquire_fault("one too many")).reason is Reason.CAPACITY
+    report = await bench.plane.expect_report(lambda report: report.unused_placements)
+    assert [unused.session for unused in report.unused_placements] == ["one too many"]
 
 
 async def test_a_worker_without_capacity_grants_no_lease() -> None:

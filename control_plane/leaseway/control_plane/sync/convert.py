@@ -94,6 +94,10 @@ def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> W
         cleared=tuple(problem_from_proto(problem) for problem in message.cleared),
         calls_in_flight=message.calls_in_flight,
         draining=message.draining,
+        unused=tuple(
+            LeaseKey(unused.tenant, unused.session, unused.server_id)
+            for unused in message.unused_placements
+        ),
         probes={probe.id: probe.begun for probe in message.probes},
     )
 

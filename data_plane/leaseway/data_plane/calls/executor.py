@@ -52,6 +52,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
+from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.deadlines import Deadlines
 
 _logger = logging.getLogger(__name__)
@@ -375,12 +376,20 @@ class Executor:
                 self._turns.leave(active, live.turns)
         if active.lease is not None:
             self._leases.end_call(active.lease)
+        elif fault is not None and not active.call.lease_id:
+            self._give_up_placement(active)
         if active.slots:
             self.usage.end_call(active.slots)
         if active.audit is not None and self._recorder is not None:
             self._recorder.end(active, fault, is_error, now)
         if not self._active:
             self._idle.set()
+
+    def _give_up_placement(self, active: ActiveCall) -> None:
+        """Let no room be kept for the lease that a failed call would have acquired."""
+        generation, call = active.generation, active.call
+        if generation is not None and not generation.is_shared and call.session:
+            self._leases.give_up_placement(LeaseKey(call.tenant, call.session, call.server_id))
 
     def _measure(
         self, meters: WorkerMeters, active: ActiveCall, fault: Fault | None, is_error: bool

@@ -23,6 +23,8 @@ _MAX_ENDS: Final = 4096
 """Ended leases, the newest, that are reported after a time without a control plane."""
 _MAX_UNASKED: Final = 4096
 """Keys of leases that ended unasked, the newest, that are reported to a new control plane."""
+_MAX_UNUSED: Final = 1024
+"""Unused placements in one report; the room of others is free after 10 s."""
 _RARE_EVENTS: Final = 200
 _FREQUENT_EVENTS: Final = 1000
 
@@ -58,6 +60,7 @@ class Reports:
         self._leases: dict[str, WorkerLease] = {}
         self._lease_ends: dict[str, LeaseEnd] = {}
         self._unasked_ends: dict[LeaseKey, tuple[LeaseEnd, float]] = {}
+        self._unused_placements: dict[LeaseKey, None] = {}
         self._probes: dict[int, bool] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
@@ -106,6 +109,15 @@ class Reports:
                 del self._unasked_ends[next(iter(self._unasked_ends))]
         self._changed.set()
 
+    def add_unused_placement(self, key: LeaseKey) -> None:
+        """Report that a request for a lease has failed before there was one.
+
+        The control plane then keeps no room for it, which it does for 10 s otherwise.
+        """
+        if len(self._unused_placements) < _MAX_UNUSED:
+            self._unused_placements[key] = None
+            self._changed.set()
+
     def settle_end(self, key: LeaseKey, known: Collection[str]) -> LeaseEnd | None:
         """Return the unasked end of a key's last lease, and report that its session knows it now.
 
@@ -133,6 +145,12 @@ class Reports:
         """Return the probes that were reported since the last call: whether each has begun."""
         probes, self._probes = self._probes, {}
         return probes
+
+    def pop_unused_placements(self) -> tuple[LeaseKey, ...]:
+        """Return the unused placements that were reported since the last call."""
+        unused = tuple(self._unused_placements)
+        self._unused_placements.clear()
+        return unused
 
     def record_lease_event(
         self, lease: WorkerLease, action: str, message: str, severity: EventSeverity = "info"
@@ -201,6 +219,7 @@ class Reports:
         """
         _, ends, _ = self.pop_changes()
         self.pop_probes()  # they ended with their stream
+        self.pop_unused_placements()
         self._reported_events = 0
         oldest = time.monotonic() - LEASE_MEMORY
         unasked = [end for end, at in self._unasked_ends.values() if at > oldest]

@@ -37,7 +37,7 @@ from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventSeverity
 from leaseway.wire.messages.states import LeaseOutcome
-from leaseway.wire.names import LeaseKey, check_caller_names
+from leaseway.wire.names import MAX_KEY_LENGTH, LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_kept, check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000
@@ -151,7 +151,11 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=by.agent, user=by.user)
         check_lease_ttl(ttl)
         with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
-            lease, created = self._grant(key, by, ttl, Greeting.of(client))
+            try:
+                lease, created = self._grant(key, by, ttl, Greeting.of(client))
+            except Fault:
+                self.give_up_placement(key)
+                raise
             start = self._starting.get(lease.id)
             if start is not None:
                 await self._wait_for(start, lease)
@@ -313,6 +317,11 @@ class WorkerLeaseManager:
             raise wrong_holder(lease_id)
         self._table.renew(lease_id, now, by_session=session is not None)
         return lease.ttl
+
+    def give_up_placement(self, key: LeaseKey) -> None:
+        """Report that a request for a lease has failed, unless it has one all the same."""
+        if len(key.server_id) <= MAX_KEY_LENGTH and self._table.find(key) is None:
+            self._context.reports.add_unused_placement(key)
 
     def idle_for(self, lease_id: str) -> float | None:
         """Return the seconds since the last call of a lease; None if the lease is not held.

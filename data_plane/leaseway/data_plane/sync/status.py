@@ -149,6 +149,12 @@ class WorkerStatus:
                 sync_pb2.ProbeProgress(id=probe_id, begun=begun)
                 for probe_id, begun in reports.pop_probes().items()
             ],
+            unused_placements=[
+                sync_pb2.UnusedPlacement(
+                    tenant=key.tenant, session=key.session, server_id=key.server_id
+                )
+                for key in reports.pop_unused_placements()
+            ],
         )
         if instances_changed and self.reports_changes:
             self.reported.add_changes(report, instance_states(self.pool.generations))

@@ -1,8 +1,9 @@
 """Placement of leases on workers: reservations and reported leases (design.md#leases).
 
 The control plane reserves, the worker grants. A reservation counts against the worker's capacity
-until the lease is reported or 10 s have passed. `add_lease` detects duplicates, two leases for one
-session and server; `core/workers/roster.py` revokes the younger one.
+until the lease is reported, or that a request for it has failed, or 10 s have passed. `add_lease`
+detects duplicates, two leases for one session and server; `core/workers/roster.py` revokes the
+younger one.
 """
 
 from __future__ import annotations
@@ -450,6 +451,12 @@ class PlacementTable:
             if not self.is_fenced(lease):
                 self._lost.append(lease)
             self.remove_lease(lease_id)
+
+    def drop_reservation(self, key: LeaseKey, worker_id: str) -> None:
+        """Keep no room on a worker for a lease that did not come to be there."""
+        booked = self._reserved.get(key)
+        if booked is not None and booked.worker_id == worker_id:
+            self._cancel(key)
 
     def expire(self, now: float) -> None:
         """Drop unused reservations that have expired."""

@@ -21,6 +21,7 @@ from leaseway.control_plane.core.workers.subscription import Subscription, Varia
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.messages.states import WorkerState
+from leaseway.wire.names import LeaseKey
 
 _SUSPECT_AFTER: Final = 2.0
 """Seconds without an answer after which a worker is suspect."""
@@ -85,6 +86,7 @@ class WorkerReport:
     Attributes:
         instances: All instances, from a worker that reports them whole; None if none has changed.
         instance_changes: What has changed of them, from another worker.
+        unused: Leases that were placed on it and have not come to be.
         probes: The probes that have arrived or begun, from a worker that reports them; by id,
             whether they have begun.
     """
@@ -97,6 +99,7 @@ class WorkerReport:
     cleared: tuple[Problem, ...] = ()
     calls_in_flight: int = 0
     draining: bool = False
+    unused: tuple[LeaseKey, ...] = ()
     probes: Mapping[int, bool] = field(default_factory=dict)
 
 

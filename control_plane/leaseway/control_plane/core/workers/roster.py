@@ -214,6 +214,8 @@ class Roster:
                 self._schedule_revocation(self.placements.add_lease(lease), now)
                 if self.placements.is_fenced(lease):
                     self.fence(lease.id, lease.key)
+        for key in report.unused:
+            self.placements.drop_reservation(key, record.id)
 
     def push(
         self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
