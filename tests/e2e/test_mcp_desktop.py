@@ -27,6 +27,8 @@ from tests.e2e.mcp_front import (
 from tests.e2e.system import LEASEWAY, SERVERS, eventually, running
 from tests.ports import free_port
 
+from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.principal import Role
 from leaseway.sdk import AsyncClient, Unauthenticated
 
 
@@ -204,10 +206,14 @@ async def test_a_missing_file_is_an_error_of_the_command(tmp_path: Path) -> None
     assert "none.yaml" in done.stderr
 
 
-async def test_only_its_own_processes_use_its_planes(tmp_path: Path) -> None:
-    config = write_config(tmp_path, {"echo": echo("echo")})
-    keys = {"LEASEWAY_KEYS": str(tmp_path / "keys.json")}  # of other planes that this user runs
-    process = await fork_leaseway(("mcp", "--config", str(config)), {**os.environ, **keys}, None)
+async def test_its_planes_and_those_of_the_environment_have_nothing_in_common(
+    tmp_path: Path,
+) -> None:
+    config, keys = write_config(tmp_path, {"echo": echo("echo")}), tmp_path / "keys.json"
+    others = {"LEASEWAY_KEYS": str(keys), "LEASEWAY_DATA": str(tmp_path / "data")}
+    key, record = make_key(roles=[Role.CALLER], tenant="default", agent=None, now=0.0)
+    add_key(keys, record)
+    process = await fork_leaseway(("mcp", "--config", str(config)), os.environ | others, None)
     params = {"name": "echo", "arguments": {"text": "here"}}
     called = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     try:
@@ -216,12 +222,14 @@ async def test_only_its_own_processes_use_its_planes(tmp_path: Path) -> None:
             while b" has joined " not in (line := await process.stderr.readline()):
                 assert line, "the worker has not joined"
             address = line.split(b" has joined ")[1].split()[0].rstrip(b".").decode()
-            async with AsyncClient(address) as stranger:
-                with pytest.raises(Unauthenticated):
-                    await stranger.list_tools()
+            for given in (None, key):
+                async with AsyncClient(address, key=given) as stranger:
+                    with pytest.raises(Unauthenticated):
+                        await stranger.list_tools()
             while (answer := json.loads(await process.stdout.readline())).get("id") != 1:
                 pass
         assert answer["result"]["content"][0]["text"] == "here"
+        assert not (tmp_path / "data").exists()
     finally:
         process.stdin.close()
         await process.wait()

@@ -52,6 +52,12 @@ def arguments_for(options: Options, values: object) -> list[str]:
     return words
 
 
+def variables_of(options: Options) -> frozenset[str]:
+    """Return the variables of the environment that set options."""
+    named = (_declared(option).envvar for option in options.values())
+    return frozenset(name for name in named if isinstance(name, str))
+
+
 def _declared(option: Callable[[Command], Command]) -> click.Option:
     def command() -> None:
         """Do nothing: click notes the options of a command at its function."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from leaseway.cli.options.common import shared_key
-from leaseway.cli.options.groups import arguments_for, grouped_options
+from leaseway.cli.options.groups import arguments_for, grouped_options, variables_of
 from leaseway.wire.channels.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
 from leaseway.wire.channels.endpoint import Endpoint
 
@@ -127,3 +127,4 @@ class Credentials:
 
 
 identity_options = grouped_options("credentials", Credentials, _OPTIONS)
+IDENTITY_VARIABLES: Final = variables_of(_OPTIONS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.cli.options.groups import arguments_for, grouped_options
+from leaseway.cli.options.groups import arguments_for, grouped_options, variables_of
 
 if TYPE_CHECKING:
     from leaseway.control_plane.store.references import DsnReference
@@ -85,3 +85,4 @@ _OPTIONS: Final = {
 }
 
 store_options = grouped_options("store", StoreOptions, _OPTIONS)
+STORE_VARIABLES: Final = variables_of(_OPTIONS)

@@ -55,7 +55,8 @@ from leaseway.cli.options.front import (
     sessions_from_option,
     tools_option,
 )
-from leaseway.cli.options.identity import Credentials, identity_options
+from leaseway.cli.options.identity import IDENTITY_VARIABLES, Credentials, identity_options
+from leaseway.cli.options.store import STORE_VARIABLES
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoint, Endpoints, parse_endpoint
@@ -272,10 +273,17 @@ class _ChildPlanes:
         self._config = config
         self._vault = vault
         self._log = log
+        # They accept no one else, and the store is that of other planes.
+        others = STORE_VARIABLES | IDENTITY_VARIABLES
         self._control_plane = Child(
-            "control plane", self._control_plane_arguments, within, withheld=WORKER_ONLY
+            "control plane",
+            self._control_plane_arguments,
+            within,
+            withheld=WORKER_ONLY | others,
         )
-        self._worker = Child("worker", self._worker_arguments, within, withheld=CONTROL_PLANE_ONLY)
+        self._worker = Child(
+            "worker", self._worker_arguments, within, withheld=CONTROL_PLANE_ONLY | others
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Endpoint]:
