@@ -1,6 +1,6 @@
 """Print the functions, classes and constants of modules that nothing uses; fail if there are any.
 
-A private name is used if its own module names it once more, any other if any module does. Tests do
+A private name is used if its own module has it once more, any other if any module does. Tests do
 not count as users of the product, unless users of the SDK may import the name. Decorated functions,
 tests and hooks of pytest are used by whoever reads the decorator or the name.
 
@@ -10,6 +10,7 @@ tests and hooks of pytest are used by whoever reads the decorator or the name.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,64 +27,66 @@ FOUND = (
 # What tests hold the product to.
 FOR_TESTS = ("VOCABULARIES",)
 _READ = ("test_", "Test", "pytest", "__")
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DEFINED = re.compile(
+    r"^(?=(?:async def|def|class) |\w+(?:: [^=\n]+)? = )(?:async def |def |class )?(\w+)",
+    re.MULTILINE,
+)
 
 
-def modules(roots: Iterable[str]) -> dict[str, ast.Module]:
-    """Return the modules below some folders, except generated ones, by their paths."""
+def modules(roots: Iterable[str]) -> dict[str, str]:
+    """Return the texts of the modules below some folders, except generated ones, by their paths."""
     return {
-        str(path.relative_to(REPOSITORY)): ast.parse(path.read_text(encoding="utf-8"))
+        str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
         for root in roots
         for path in sorted((REPOSITORY / root).rglob("*.py"))
         if "v1" not in path.parts and "node_modules" not in path.parts
     }
 
 
-def defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def defined(text: str) -> Iterator[tuple[str, int]]:
     """Yield the names that a module defines on its own level, with their lines."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) or (
-            isinstance(node, _FUNCTIONS) and not node.decorator_list
-        ):
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not node.decorator_list:
+                yield node.name, node.lineno
+        elif isinstance(node, ast.ClassDef):
             yield node.name, node.lineno
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from ((part.id, node.lineno) for part in targets if isinstance(part, ast.Name))
 
 
-def named(tree: ast.Module) -> Counter[str]:
-    """Count the names that a module reads, imports or has in its texts."""
-    found: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
-        elif isinstance(node, ast.Attribute):
-            found[node.attr] += 1
-        elif isinstance(node, ast.ImportFrom):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            words = node.value.replace(".", " ").replace(":", " ").split()
-            found.update(word for word in words if word.isidentifier())
-    return found
-
-
-def unused(trees: Mapping[str, ast.Module], users: Iterable[ast.Module]) -> Iterator[str]:
+def unused(texts: Mapping[str, str], users: Iterable[str]) -> Iterator[str]:
     """Yield each unused name of some modules, with its place.
 
     Args:
-        trees: The modules.
+        texts: The modules.
         users: Further modules that may use them.
     """
-    uses = {path: named(tree) for path, tree in trees.items()}
-    everywhere: Counter[str] = Counter()
-    for found in (*uses.values(), *map(named, users)):
-        everywhere.update(found)
-    for path, tree in trees.items():
-        for name, line in defined(tree):
-            if name.startswith(_READ) or name in FOR_TESTS or path.startswith(FOUND):
-                continue
-            if not (uses[path] if name.startswith("_") else everywhere)[name]:
-                yield f"{path}:{line}: nothing uses {name}"
+    named = {path: Counter(_WORD.findall(text)) for path, text in texts.items()}
+    begun = {path: Counter(_DEFINED.findall(text)) for path, text in texts.items()}
+    uses: Counter[str] = Counter()
+    for path, words in named.items():
+        uses.update(words)
+        uses.subtract(begun[path])
+    for text in users:
+        uses.update(_WORD.findall(text))
+    for path, text in texts.items():
+        if path.startswith(FOUND):
+            continue
+        own = named[path] - begun[path]
+        doubtful = {
+            name
+            for name in begun[path]
+            if (own[name] if name.startswith("_") else uses[name]) <= 0
+            and not name.startswith(_READ)
+            and name not in FOR_TESTS
+        }
+        if doubtful:  # parsed only now, which takes most of the time
+            for name, line in defined(text):
+                if name in doubtful:
+                    yield f"{path}:{line}: nothing uses {name}"
 
 
 def main() -> int:
