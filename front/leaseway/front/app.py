@@ -12,6 +12,7 @@ from leaseway.front.calling.media import MediaMode
 from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
+from leaseway.front.http.resumption import ResumableStreams, kept_events
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
@@ -31,6 +32,7 @@ from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.endpoint import Endpoints
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.sharing.fair_shares import Holder
 
 
 class McpListener(HttpListener):
@@ -121,6 +123,7 @@ async def serving_http(
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
     limits = SessionLimits(options.per_client)
+    kept = kept_events()
     authenticator = options.authenticator
 
     def build_front(
@@ -148,7 +151,14 @@ async def serving_http(
         )
         own = _digest_of_control_plane(options)
         methods = _methods(options, client, drain)
-        front = HttpFront(methods, sessions, drain, control_plane=own, rules=options.found_by.rules)
+        front = HttpFront(
+            methods,
+            sessions,
+            drain,
+            control_plane=own,
+            rules=options.found_by.rules,
+            resumable=ResumableStreams(Holder(tenant, principal), kept),
+        )
         return front
 
     callers = Callers(

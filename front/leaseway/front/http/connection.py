@@ -9,6 +9,7 @@ request is passed to aiohttp after all.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import time
 from collections import OrderedDict
@@ -16,15 +17,18 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from leaseway.front.http.streams import PING, WRITE_TIMEOUT, EventStream, HttpReply
+from leaseway.front.http.streams import LONG, PING, WRITE_TIMEOUT, EventStream, Holding, HttpReply
 from leaseway.telemetry.http_listener import address_of
+from leaseway.wire import bounds
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.held_bytes import HeldBytes
 
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds that a connection may wait for another request."""
@@ -45,6 +49,10 @@ _HEAD_END: Final = b"\r\n\r\n"
 _HEADERS: Final = b"\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %b\r\n\r\n"
 _OK: Final = b"HTTP/1.1 200 OK" + _HEADERS
 _LENGTH: Final = b"content-length:"
+_log: Final = logging.getLogger("leaseway.front")
+_TOO_MUCH: Final = (
+    "MCP clients hold too many unread bytes, those of %s the most; it loses a connection."
+)
 
 
 class Direct(Protocol):
@@ -129,6 +137,7 @@ class FrontConnection(asyncio.Protocol):
 
     Attributes:
         holder: Who it counts for: its caller, or its address as long as the caller is unknown.
+        holding: What it holds in memory.
     """
 
     def __init__(self, inner: Any, table: FrontConnections) -> None:
@@ -159,6 +168,7 @@ class FrontConnection(asyncio.Protocol):
         self._paused = False
         self._last_active = time.monotonic()
         self._blocked_since: float | None = None
+        self.holding = Holding(partial(table.hold, self))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -173,27 +183,29 @@ class FrontConnection(asyncio.Protocol):
         if self._rejected:
             return
         self._table.remove(self._inner)
+        self.holding.lose_connection()
         self._inner.connection_lost(exc)
-        task, handler = self._task, self._handler
-        if task is None or handler is None or not handler.cancel_on_disconnect:
-            return
-        if isinstance(task, asyncio.Task):
-            task.cancel()
-        else:
-            task.cancel_for_client()
+        if self._handler is not None and self._handler.cancel_on_disconnect:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if isinstance(self._task, asyncio.Task):
+            self._task.cancel()
+        elif self._task is not None:
+            self._task.cancel_for_client()
 
     def eof_received(self) -> bool | None:
-        if self._rejected:
-            return None
-        stay_open: bool | None = self._inner.eof_received()
+        stay_open: bool | None = None if self._rejected else self._inner.eof_received()
         return stay_open
 
     def pause_writing(self) -> None:
         self._blocked_since = time.monotonic()
         self._inner.pause_writing()
+        self.holding.set("unread", self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._blocked_since = None
+        self.holding.set("unread", 0)
         self._inner.resume_writing()
         if self._buffer and not self._with_aiohttp and self._task is None:
             self._handle_buffered()
@@ -210,6 +222,8 @@ class FrontConnection(asyncio.Protocol):
             self._pass_on(data)
         elif self._task is not None or self._blocked_since is not None:
             self._buffer += data
+            if len(self._buffer) > LONG:
+                self.holding.set("waiting", len(self._buffer))
             if len(self._buffer) > _MAX_MESSAGE and not self._paused:
                 self._paused = True
                 self._transport.pause_reading()
@@ -248,6 +262,7 @@ class FrontConnection(asyncio.Protocol):
                 break
             if end > len(data):
                 self._buffer = data
+                self.holding.set("waiting", len(data))
                 if self._incomplete_since is None:
                     self._incomplete_since = time.monotonic()
                 return
@@ -267,6 +282,9 @@ class FrontConnection(asyncio.Protocol):
         self._incomplete_since = None
         self._message = message
         self._buffer = rest
+        if len(message) > LONG or self.holding.parts:
+            self.holding.set("waiting", len(rest))
+            self.holding.set("request", len(message))
         self._is_stream = False
         self._handler = handler
         self._reply = reply
@@ -286,6 +304,7 @@ class FrontConnection(asyncio.Protocol):
         """Note the end of a request that had no task; the next one is handled in another turn."""
         self._task = self._handler = self._reply = None
         self._message = b""
+        self.holding.end_request()
         self._last_active = time.monotonic()
         if self._over is not None:
             self._say_over(self._over)
@@ -313,6 +332,7 @@ class FrontConnection(asyncio.Protocol):
             return  # its end was noted when the next message arrived
         self._task = self._handler = self._reply = None
         self._message = b""
+        self.holding.end_request()
         self._last_active = time.monotonic()
         if self._over is not None:
             self._say_over(self._over)
@@ -362,6 +382,7 @@ class FrontConnection(asyncio.Protocol):
         """Pass received bytes to aiohttp."""
         self._with_aiohttp = True
         self._incomplete_since = None
+        self.holding.set("waiting", 0)
         self._passed_size += len(data)
         if len(self._passed) < _MAX_HEAD:
             self._passed += data[:_MAX_HEAD]
@@ -375,6 +396,8 @@ class FrontConnection(asyncio.Protocol):
     def count_handlers(self, change: int) -> None:
         """Count the running handlers of aiohttp: 1 for a started one, -1 for an ended one."""
         self._handlers += change
+        if not self._handlers:
+            self.holding.end_request()
         self._last_active = time.monotonic()
 
     async def finish(
@@ -450,6 +473,12 @@ class FrontConnection(asyncio.Protocol):
         self._table.remove(self._inner)
         self._transport.abort()
 
+    def give_up(self) -> None:
+        """Close the connection at once, and cancel its requests, for the memory that they hold."""
+        self._cancel()
+        self.holding.cancel_requests()
+        self.abort()
+
     def close_idle(self) -> None:
         """Close the connection unless it is busy."""
         if not self.is_busy:
@@ -473,6 +502,7 @@ class FrontConnections(dict[Any, FrontConnection]):
         super().__init__()
         self._limit = limit or _possible_connections()
         self._held: dict[Holder, dict[FrontConnection, None]] = {}
+        self._bytes: HeldBytes[FrontConnection] = HeldBytes(bounds.MAX_HELD)
 
     def add(self, inner: Any, connection: FrontConnection) -> bool:
         """Add a connection, in place of another one if necessary; return False without room."""
@@ -494,6 +524,15 @@ class FrontConnections(dict[Any, FrontConnection]):
             self._forget(connection)
             connection.holder = holder
             self._held.setdefault(holder, {})[connection] = None
+            self.hold(connection, connection.holding.size)
+
+    def hold(self, connection: FrontConnection, size: int) -> None:
+        """Count the bytes that a connection holds; close those that have to give way."""
+        self._bytes.set(connection, connection.holder, size)
+        for excess in self._bytes.pop_excess():
+            _log.warning(_TOO_MUCH, excess.holder.tenant or excess.holder.principal)
+            # Not now: whoever says what it holds may be writing to it.
+            asyncio.get_running_loop().call_soon(excess.give_up)
 
     def _forget(self, connection: FrontConnection) -> None:
         held = self._held[connection.holder]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from leaseway.front.http.direct_calls import DirectCall
 from leaseway.front.http.request_checks import HttpError
-from leaseway.front.http.streams import EventStream, Reply
+from leaseway.front.http.streams import EventStream, Holding, Reply
 from leaseway.front.protocol.messages import CUT_OFF, error_message
 from leaseway.front.sessions.live_session import LiveSession
 
@@ -44,8 +44,10 @@ class RequestsInFlight(set["asyncio.Task[Any] | DirectCall"]):
         finally:
             self.discard(task)
 
-    async def finish(self, *tasks: asyncio.Task[None]) -> None:
+    async def finish(self, holding: Holding | None, *tasks: asyncio.Task[None]) -> None:
         """Wait for requests that their client does not cancel when it disconnects."""
+        if holding is not None:
+            holding.keep_for(tasks)
         try:
             await asyncio.shield(asyncio.gather(*tasks))
         except asyncio.CancelledError:

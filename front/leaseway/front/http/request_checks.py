@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import HttpVersion11, web
 
 from leaseway.front.draining import DRAINING, RETRY_AFTER
-from leaseway.front.http.streams import json_response, stream_of
+from leaseway.front.http.streams import HOLDING, json_response, stream_of
 from leaseway.front.protocol.envelope import (
     Message,
     Refusal,
@@ -178,12 +178,22 @@ async def read_body(http: web.BaseRequest) -> bytes:
     await _invite(http)
     try:
         async with asyncio.timeout(_BODY_TIMEOUT):
-            return await http.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
+            return await _received(http)
     except TimeoutError:
         message = f"The message did not arrive within {_BODY_TIMEOUT:g} s."
         raise HttpError(408, message, _CLOSING) from None
+
+
+async def _received(http: web.BaseRequest) -> bytes:
+    body = bytearray()
+    holding = http.get(HOLDING)
+    while chunk := await http.content.readany():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise _too_large()
+        if holding is not None:
+            holding.set("request", len(body))
+    return bytes(body)
 
 
 async def _invite(http: web.BaseRequest) -> None:

@@ -24,7 +24,7 @@ from leaseway.front.http.request_checks import (
     speaks_modern,
 )
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
-from leaseway.front.http.streams import RESOURCE_METADATA
+from leaseway.front.http.streams import HOLDING, RESOURCE_METADATA
 from leaseway.telemetry.http_listener import CHALLENGE, HTTP_OPTIONS, refusal_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
@@ -108,6 +108,7 @@ class HttpServer:
         connection = self._connections.get(http.protocol)
         if connection is None:
             raise ConnectionResetError("The client has disconnected.")
+        http[HOLDING] = connection.holding
         stream = connection.pop_stream()
         connection.count_handlers(1)
         try:

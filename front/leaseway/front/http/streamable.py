@@ -44,7 +44,14 @@ from leaseway.front.http.request_checks import (
 )
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.scopes import Scopes
-from leaseway.front.http.streams import RESOURCE_METADATA, HttpReply, Reply, json_response, reply_to
+from leaseway.front.http.streams import (
+    HOLDING,
+    RESOURCE_METADATA,
+    HttpReply,
+    Reply,
+    json_response,
+    reply_to,
+)
 from leaseway.front.methods import Methods
 from leaseway.front.protocol.envelope import (
     Message,
@@ -103,6 +110,7 @@ class HttpFront:
         control_plane: The digest of the control plane's address (`ancestors`), or empty.
         drain: How the front ends; None means at once.
         rules: How the session of a call is found.
+        resumable: Its streams that can be resumed, among those of all callers.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class HttpFront:
         *,
         control_plane: str = "",
         rules: Sequence[str] = DEFAULT_SESSION_RULES,
+        resumable: ResumableStreams | None = None,
     ) -> None:
         self._methods = methods
         self._control_plane = control_plane
@@ -123,7 +132,7 @@ class HttpFront:
         self._scopes = Scopes(methods)
         self._param_headers = ParamHeaders(methods)
         self._streams = NotificationStreams()
-        self._resumable = ResumableStreams()
+        self._resumable = resumable or ResumableStreams()
         self._requests = RequestsInFlight()
         self._loop = asyncio.get_running_loop()
         sessions.lists_told.connect(methods.catalog.learn_lists)
@@ -176,6 +185,7 @@ class HttpFront:
             await self._sessions.close()
         finally:
             await self._requests.cut_off_tasks()
+            self._resumable.close()
             await self._methods.catalog.close()
             await self._methods.client.close()
 
@@ -262,7 +272,7 @@ class HttpFront:
             return refused(message) if isinstance(message, Refusal) else web.Response(status=202)
         sender, reply = reply_to(http, streams)
         handling = asyncio.create_task(self._handle_legacy(head, reply, message))
-        await self._requests.finish(handling)
+        await self._requests.finish(http.get(HOLDING), handling)
         return await sender.response()
 
     async def _legacy_head(
@@ -306,7 +316,7 @@ class HttpFront:
                 batch.add(refusal_message(message))
             if head.live is not None:
                 head.live.handle_other(message)
-        await self._requests.finish(*tasks)
+        await self._requests.finish(http.get(HOLDING), *tasks)
         batch.finish()
         return await sender.response()
 
@@ -335,11 +345,8 @@ class HttpFront:
             direct: Begins calls without a task, or None.
         """
         sent = [live for live in lives if live is not None]
-        is_draining, use, create_task = (
-            self._draining.is_set,
-            self._sessions.use,
-            self._loop.create_task,
-        )
+        is_draining, use = self._draining.is_set, self._sessions.use
+        create_task = self._loop.create_task
         requests, forget = self._requests, self._requests.discard
 
         def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | DirectCall | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Literal, Protocol
 
 from aiohttp import web
 
@@ -32,8 +32,70 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 RESOURCE_METADATA: Final = web.RequestKey("resource_metadata", str)
 """Where the front's metadata are, in a request of a client that sends a token of its own."""
 _JSON: Final = {"Content-Type": "application/json"}
+LONG: Final = 16 * 1024
+"""Bytes from which on what a connection holds is counted."""
+
+Part = Literal["request", "waiting", "unread", "stream"]
+"""What a connection holds: its request, further ones, responses in its buffer and in its stream."""
 
 _log = logging.getLogger("leaseway.front")
+
+
+class Holding:
+    """What one connection holds in memory.
+
+    Args:
+        on_change: Gets the bytes of all parts when they change.
+
+    Attributes:
+        parts: The bytes of each part that is long.
+    """
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        self._on_change = on_change
+        self._requests: set[asyncio.Task[Any]] = set()
+        self.parts: dict[Part, int] = {}
+
+    @property
+    def size(self) -> int:
+        return sum(self.parts.values())
+
+    def set(self, part: Part, size: int) -> None:
+        """Note how many bytes a part has now."""
+        if size <= LONG:
+            if self.parts.pop(part, 0):
+                self._on_change(self.size)
+        elif self.parts.get(part) != size:
+            self.parts[part] = size
+            self._on_change(self.size)
+
+    def keep_for(self, handling: Iterable[asyncio.Task[Any]]) -> None:
+        """Keep the request until its handling has ended, which may outlive the connection."""
+        for task in handling:
+            self._requests.add(task)
+            task.add_done_callback(self._on_handled)
+
+    def _on_handled(self, handling: asyncio.Task[Any]) -> None:
+        self._requests.discard(handling)
+        self.end_request()
+
+    def end_request(self) -> None:
+        """Note that the request has ended, unless it is still handled."""
+        if self.parts and not self._requests:
+            self.set("request", 0)
+
+    def lose_connection(self) -> None:
+        """Keep only what is still handled: the client has gone."""
+        for part in ("unread", "waiting"):
+            self.set(part, 0)
+
+    def cancel_requests(self) -> None:
+        for handling in self._requests:
+            handling.cancel()
+
+
+HOLDING: Final = web.RequestKey("holding", Holding)
+"""What the connection of a request holds."""
 
 
 class EventStream:
@@ -54,6 +116,7 @@ class EventStream:
         self._ended = False
         self._is_primed = False
         self._wake = asyncio.Event()
+        self._holding: Holding | None = None
 
     @classmethod
     def with_cookie(cls, cookie: str) -> EventStream:
@@ -83,6 +146,7 @@ class EventStream:
             return False
         self._queue.append(message)
         self._size += len(message)
+        self._count()
         self._wake.set()
         return True
 
@@ -90,11 +154,23 @@ class EventStream:
         self._ended = True
         self._wake.set()
 
+    @property
+    def _unsent(self) -> int:
+        """The bytes that wait to be sent."""
+        return self._size
+
+    def _count(self) -> None:
+        """Let them count for the connection on which they are sent."""
+        if self._holding is not None:
+            self._holding.set("stream", self._unsent)
+
     async def write(self, http: web.BaseRequest) -> web.StreamResponse:
         """Respond with the queued messages until the stream ends or the client disconnects."""
         response = web.StreamResponse(headers=_HEADERS)
         _set_cookie(response, self._cookie)
         let_page_read(http, response)
+        holding = self._holding = http.get(HOLDING)
+        self._count()
         try:
             await response.prepare(http)
             if self._is_primed:
@@ -106,6 +182,11 @@ class EventStream:
             _log.debug("A client did not read its event stream to the end: %r", error)
             if http.transport is not None:
                 http.transport.abort()
+        finally:
+            if holding is not None:
+                holding.set("stream", 0)
+            if self._holding is holding:  # it may go on elsewhere
+                self._holding = None
         if self._dropped:
             _log.warning(
                 "%d messages to an MCP client were dropped: it read too slowly.",
@@ -126,6 +207,7 @@ class EventStream:
             batch = b"".join(map(event, self._queue))
             self._queue.clear()
             self._size = 0
+            self._count()
             await self._send(response, batch)
 
     async def _wait(self, response: web.StreamResponse) -> None:

@@ -47,8 +47,8 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     """
     tenants: Counter[str] = Counter()
     for holder, count in counts.items():
-        tenants[_group(holder)] += count
-    own = _group(newcomer)
+        tenants[group_of(holder)] += count
+    own = group_of(newcomer)
     if not tenants:
         return None
     tenant, most = tenants.most_common(1)[0]
@@ -56,7 +56,7 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     of_tenant = {
         other: count
         for other, count in counts.items()
-        if _group(other) == (tenant if is_heavier else own)
+        if group_of(other) == (tenant if is_heavier else own)
     }
     if not of_tenant:
         return None
@@ -64,6 +64,6 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     return GivesWay(heaviest, is_heavier or of_tenant[heaviest] > counts.get(newcomer, 0) + 1)
 
 
-def _group(holder: Holder) -> str:
+def group_of(holder: Holder) -> str:
     """Return what shares are divided by first; each address is a group of its own."""
     return f"tenant {holder.tenant}" if holder.tenant else f"address {holder.principal}"
