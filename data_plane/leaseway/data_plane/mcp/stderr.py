@@ -113,7 +113,14 @@ class StderrTail:
 
     def feed(self, data: bytes) -> None:
         """Receive standard error, in pieces of any size."""
-        *ended, rest = data.split(b"\n")
+        kept = self._lines.maxlen or 0
+        if self._on_line is None and data.count(b"\n") > kept:
+            # Only lines that are kept cost work: a server may write empty ones as fast as it can.
+            _, *ended, rest = data.rsplit(b"\n", kept + 1)
+            self._partial.clear()
+            self._cut = False
+        else:
+            *ended, rest = data.split(b"\n")
         for piece in ended:
             self._add(piece)
             self._close_line()

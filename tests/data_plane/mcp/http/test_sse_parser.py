@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge, turns
 
 STREAM = (
     "\ufeff: a comment\n\n"
@@ -88,3 +88,11 @@ def test_other_events_that_the_end_of_the_stream_ends_are_no_messages() -> None:
     parser = SseParser(100)
     parser.feed(b"event: ping\ndata: {}\n")
     assert parser.finish() == b""
+
+
+def test_many_short_lines_are_parsed_in_turns_and_a_long_one_in_one() -> None:
+    flood, message = b":\n" * 32_768, b"data: " + b"x" * 65_536 + b"\n\n"
+    pieces = turns(flood)
+    assert b"".join(pieces) == flood
+    assert max(piece.count(b"\n") for piece in pieces) <= 512
+    assert turns(message) == (message,)

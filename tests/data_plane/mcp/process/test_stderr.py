@@ -182,3 +182,13 @@ def test_a_line_from_elsewhere_is_kept_beside_an_unfinished_one() -> None:
     tail.add_line(b"needs s3cret")
     tail.feed(b" a line\n")
     assert tail.lines() == ["needs [hidden]", "half a line"]
+
+
+@given(st.integers(0, 12), st.integers(1, 40))
+def test_of_a_flood_the_same_lines_are_kept_however_it_is_read(count: int, piece: int) -> None:
+    data = b"begun" + b"".join(b"%d\n" % number for number in range(count)) + b"half"
+    whole, parts = StderrTail(lines=3), StderrTail(lines=3)
+    whole.feed(data)
+    for start in range(0, len(data), piece):
+        parts.feed(data[start : start + piece])
+    assert whole.lines() == parts.lines()

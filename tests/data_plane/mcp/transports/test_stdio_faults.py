@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from tests.data_plane.mcp.conftest import Bench, connection
 
+from leaseway.data_plane.kinds.process.process import ServerProcess
+from leaseway.data_plane.kinds.process.stdio import StdioTransport
+from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
@@ -166,3 +173,40 @@ async def test_a_flood_of_log_lines_on_standard_output_does_not_delay_calls(
         assert await bench.text(instance, "call") == "through"
     assert connection(instance).garbage >= 60_000
     assert caplog.text.count("that are not JSON-RPC") == 1
+
+
+class Received:
+    """Counts lines, and what reads them."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.is_paused = False
+
+    def receive(self, messages: Sequence[bytes]) -> None:
+        self.lines += messages
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_between_the_lines_of_a_flood_others_have_their_turn() -> None:
+    received: Any = Received()
+    transport = StdioTransport("s", cast("ServerProcess", None), StderrTail())
+    transport._receiver = received
+    transport._lines = LineSplitter(1000, lambda *_: None, 1000)
+    transport.output_begins(received)
+    flood = b"".join(b"%d\n" % number for number in range(1_000))
+    transport.received(flood)
+    assert len(received.lines) < 300
+    assert received.is_paused
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not received.is_paused
+    transport.received(b"last\n")
+    assert b"\n".join(received.lines) == flood + b"last"

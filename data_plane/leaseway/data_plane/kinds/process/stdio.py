@@ -8,8 +8,9 @@ can be withdrawn.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.kinds.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
@@ -32,6 +33,9 @@ SHORT_GRACE: Final = 0.2
 _EXIT_WAIT: Final = 0.1
 """Seconds to wait for the exit status and the last lines of stderr after the end of a pipe."""
 
+_TURN: Final = 256
+"""Lines that are handled in a row; before the next ones, others have their turn."""
+
 
 class StdioTransport(Transport):
     """A process's standard input and output; `disconnect` stops the process."""
@@ -51,6 +55,7 @@ class StdioTransport(Transport):
         self._paused = False
         self._writer: asyncio.WriteTransport | None = None
         self._reader: asyncio.ReadTransport | None = None
+        self._late: deque[bytes] = deque()
         self._output_ended = LightEvent()
         self._ending: asyncio.Task[None] | None = None
         self._closing = False
@@ -169,7 +174,26 @@ class StdioTransport(Transport):
         except LineTooLong:
             self._receiver.overlong(b"", b"", MAX_SKIPPED)
             return
-        self._receiver.receive(lines)
+        if len(lines) <= _TURN and not self._late:
+            self._receiver.receive(lines)
+            return
+        is_handled = bool(self._late)
+        self._late.extend(lines)
+        if not is_handled:
+            if self._reader is not None:
+                self._reader.pause_reading()
+            self._handle_late()
+
+    def _handle_late(self) -> None:
+        """Handle some lines of a flood; read on after the last one."""
+        if self._closing:
+            return
+        turn = [self._late.popleft() for _ in range(min(_TURN, len(self._late)))]
+        self._receiver.receive(turn)
+        if self._late:
+            self._loop.call_soon(self._handle_late)
+        elif self._reader is not None and not self._reader.is_closing():
+            self._reader.resume_reading()
 
     def keep_stray(self, line: bytes) -> None:
         """Keep a line of standard output beside those of standard error."""
@@ -187,6 +211,10 @@ class StdioTransport(Transport):
         """Handle the end of standard input."""
         self._writer = None
         self.pipe_ended()
+
+    def output_begins(self, reader: asyncio.ReadTransport) -> None:
+        """Know what reads standard output, before the first of it arrives."""
+        self._reader = reader
 
     def output_ended(self) -> None:
         """Handle the end of standard output."""
@@ -230,6 +258,9 @@ class _StdoutProtocol(asyncio.Protocol):
     def __init__(self, transport: StdioTransport) -> None:
         self.data_received = transport.received  # type: ignore[method-assign]
         self._transport = transport
+
+    def connection_made(self, transport: Any) -> None:  # uvloop has types of its own
+        self._transport.output_begins(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport.output_ended()

@@ -22,7 +22,12 @@ from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.origin import meant, same_origin
 from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent, SseParser, SseTooLarge
+from leaseway.data_plane.kinds.remote.http.sse_parser import (
+    SseEvent,
+    SseParser,
+    SseTooLarge,
+    turns,
+)
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
@@ -184,7 +189,11 @@ class SseTransport(Transport):
             async with await self._stream.request("GET", {}) as response:
                 self._check(response)
                 async for data in response.content.iter_any():
-                    self._handle_events(self._parser.feed(data), response.url, endpoint_known)
+                    for piece in turns(data):
+                        events = self._parser.feed(piece)
+                        self._handle_events(events, response.url, endpoint_known)
+                        if piece is not data:
+                            await asyncio.sleep(0)
             fault = self._lost_fault("ended its event stream")
         except SseTooLarge:
             self._receiver.overlong(b"", b"", bounds.MAX_LINE)

@@ -28,6 +28,7 @@ from leaseway.data_plane.kinds.remote.http.sse_parser import (
     SseTooLarge,
     is_event_stream,
     is_json,
+    turns,
 )
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, request_key
 from leaseway.data_plane.mcp.protocol.messages.era import Era
@@ -135,8 +136,11 @@ class EventReader:
                     rest = await errors.read_body(self._server, response)
                     await self.handle_body(key, data + rest)
                     return
-                for event in parser.feed(data):
-                    await self.handle_event(key, event)
+                for piece in turns(data):
+                    for event in parser.feed(piece):
+                        await self.handle_event(key, event)
+                    if piece is not data:
+                        await asyncio.sleep(0)
                 if not self._is_pending(key):
                     return
             self._handle_last(key, parser.finish())
@@ -494,6 +498,9 @@ class GetStream:
                 self._on_gap()
             parser.restart()
             async for data in response.content.iter_any():
-                for event in parser.feed(data):
-                    await self._on_event(event)
+                for piece in turns(data):
+                    for event in parser.feed(piece):
+                        await self._on_event(event)
+                    if piece is not data:
+                        await asyncio.sleep(0)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +41,21 @@ class SseEvent:
     event: str = "message"
     id: str | None = None
     retry: float | None = None
+
+
+_LINES: Final = 256
+_PIECE: Final = 512
+"""Line ends and bytes that are parsed in a row."""
+
+
+def turns(data: bytes) -> Sequence[bytes]:
+    """Return what a server has sent at once; if it has many short lines, in pieces.
+
+    Each line takes time, and between two pieces other servers and callers have their turn.
+    """
+    if data.count(b"\n") + data.count(b"\r") <= _LINES:
+        return (data,)
+    return [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)]
 
 
 class SseTooLarge(Exception):

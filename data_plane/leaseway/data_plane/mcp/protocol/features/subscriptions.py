@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +33,7 @@ _UNSUBSCRIBE_TIMEOUT: Final = 10.0
 
 
 _MAX_TEXT: Final = 2048
+_ENDS: Final = frozenset("/#?")
 
 
 class _Subscriber:
@@ -63,10 +65,16 @@ class _Subscriber:
 
 
 class _Resource:
-    """A URI with subscribers, and the state of its subscription at the server."""
+    """A URI with subscribers, and the state of its subscription at the server.
+
+    Attributes:
+        uri: The URI.
+        stem: What the URIs of its parts begin with, before one of `_ENDS`.
+    """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        self.stem = uri.rstrip("/")
         self._changed = asyncio.Event()
         self._must_renew = False
         self._is_confirmed = False
@@ -124,10 +132,6 @@ class _Resource:
         for subscriber in tuple(self._subscribers):
             subscriber.notify(uri)
 
-    def covers(self, uri: str) -> bool:
-        own = self.uri.rstrip("/")
-        return uri.startswith(own) and (len(uri) == len(own) or uri[len(own)] in "/#?")
-
     def fail(self, fault: Fault) -> None:
         """End all subscriptions with a fault."""
         subscribers, self._subscribers = self._subscribers, {}
@@ -145,6 +149,8 @@ class InstanceSubscriptions:
         self._peer = peer
         self._timeout = timeout
         self._resources: dict[str, _Resource] = {}
+        self._by_stem: dict[str, set[_Resource]] = {}
+        self._lengths: Counter[int] = Counter()  # of stems
         self._tasks: set[asyncio.Task[None]] = set()
         capabilities = session.server_capabilities
         offered = capabilities.resources if capabilities is not None else None
@@ -167,6 +173,8 @@ class InstanceSubscriptions:
         resource = self._resources.get(uri)
         if resource is None:
             resource = self._resources[uri] = _Resource(uri)
+            self._by_stem.setdefault(resource.stem, set()).add(resource)
+            self._lengths[len(resource.stem)] += 1
             task = asyncio.get_running_loop().create_task(self._keep(resource))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -182,9 +190,11 @@ class InstanceSubscriptions:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _updated(self, uri: str) -> None:
-        for resource in self._resources.values():
-            if resource.covers(uri):
-                resource.notify(uri)
+        # By the beginnings of the URI: callers of a shared server may follow thousands of others.
+        for length in self._lengths:
+            if length == len(uri) or uri[length : length + 1] in _ENDS:
+                for resource in self._by_stem.get(uri[:length], ()):
+                    resource.notify(uri)
 
     def _renew(self) -> None:
         for resource in self._resources.values():
@@ -209,7 +219,17 @@ class InstanceSubscriptions:
             _logger.exception("A subscription at the server %s failed.", self._server)
             resource.fail(self._failed(resource.uri))
         finally:
-            del self._resources[resource.uri]
+            self._forget(resource)
+
+    def _forget(self, resource: _Resource) -> None:
+        del self._resources[resource.uri]
+        alike, length = self._by_stem[resource.stem], len(resource.stem)
+        alike.remove(resource)
+        if not alike:
+            del self._by_stem[resource.stem]
+        self._lengths[length] -= 1
+        if not self._lengths[length]:
+            del self._lengths[length]
 
     async def _subscribe(self, resource: _Resource) -> None:
         params = {"uri": resource.uri}
