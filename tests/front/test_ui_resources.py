@@ -159,3 +159,15 @@ async def test_extensions_that_pass_the_front_are_declared(
                 ]
             for result in results:
                 assert list(result["capabilities"].get("extensions", {})) == expected
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        [[[{"uri": URI}]]],
+        [{"uri": URI, "text": "", "_meta": {"rows": list(range(100_001))}}],
+    ],
+)
+def test_contents_that_take_long_to_read_stay_as_they_are(contents: Any) -> None:
+    payload = json.dumps({"contents": contents}).encode()
+    assert json.loads(result_for_client(payload, "paris")) == {"contents": contents}

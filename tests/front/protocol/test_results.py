@@ -193,3 +193,10 @@ def test_a_result_that_does_not_fit_its_schema_becomes_an_error_with_all_that_it
 def test_a_mark_elsewhere_says_nothing_of_a_result(result: dict[str, Any]) -> None:
     payload = json.dumps(result).encode()
     assert fitting_result(payload) == payload
+
+
+def test_structured_content_is_not_looked_for_in_very_many_texts() -> None:
+    content = [{"type": "text", "text": "[1]"}] * 1_001
+    result = {"content": content, "structuredContent": [1], "_meta": {"leaseway/unfit": "no"}}
+    changed = json.loads(fitting_result(encode(result)))
+    assert len(changed["content"]) == len(content) + 2

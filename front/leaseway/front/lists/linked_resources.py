@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-_MARKS: Final = b'"resource"', b'"resource_link"'
+_MARK: Final = b'"resource'
 """What an item contains that names a resource. In a text, such quotes are escaped."""
 _MAX_LINKS: Final = 1024
 _MAX_URI: Final = 1024
@@ -62,15 +62,14 @@ class LinkedResources:
             server: The id of the server.
             payload: Its result.
         """
-        if not _may_name(payload):
+        if payload.find(_MARK) < 0:
             return
         try:
             result = _decode(payload)
         except (ValueError, RecursionError):
             return  # no valid result; the client decides
-        for encoded in (*_items_of(result.content), *_of_messages(result.messages)):
-            if not _may_name(encoded):
-                continue
+        found = (*_naming(result.content), *_of_messages(result.messages))
+        for encoded in found[-2 * _MAX_LINKS :]:  # of more, the first would be forgotten again
             try:
                 item = _decode_item(encoded)
             except ValueError:
@@ -87,21 +86,17 @@ class LinkedResources:
         return self._servers.get((session, uri)) or self._servers.get(("", uri))
 
 
-def _may_name(encoded: bytes | msgspec.Raw) -> bool:
-    found = bytes(encoded)
-    return any(mark in found for mark in _MARKS)
-
-
-def _items_of(encoded: msgspec.Raw) -> list[msgspec.Raw]:
-    """Return the items of a list; of anything else, that alone."""
-    return _decode_items(encoded) if bytes(encoded).startswith(b"[") else [encoded]
+def _naming(encoded: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the items of a list that may name a resource; of anything else, that alone."""
+    items = _decode_items(encoded) if bytes(encoded).startswith(b"[") else [encoded]
+    return [item for item in items if _MARK in bytes(item)]
 
 
 def _of_messages(encoded: msgspec.Raw) -> list[msgspec.Raw]:
     found: list[msgspec.Raw] = []
-    for message in _items_of(encoded):
+    for message in _naming(encoded)[-_MAX_LINKS:]:
         try:
-            found += _items_of(_decode_message(message).content)
+            found += _naming(_decode_message(message).content)
         except ValueError:
             continue
     return found

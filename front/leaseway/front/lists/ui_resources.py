@@ -17,6 +17,8 @@ import msgspec
 
 from leaseway.front.protocol.messages import decode, encode
 from leaseway.sdk import Resource, ResourceTemplate, Tool
+from leaseway.wire.bounds import MAX_VALUES
+from leaseway.wire.messages.portable_json import has_many_values
 
 EXTENSION: Final = "io.modelcontextprotocol/ui"
 _SCHEME: Final = "ui://"
@@ -110,13 +112,21 @@ def result_for_client(payload: bytes, server_id: str) -> bytes:
 
 
 def _raw_for_client(raw: msgspec.Raw, server_id: str) -> msgspec.Raw:
-    """Convert a member; of a list only the items that may name a resource are decoded."""
-    if bytes(raw)[:1] != b"[":
-        return msgspec.Raw(encode(_value_for_client(decode(raw), server_id)))
-    items = [
-        _raw_for_client(item, server_id) if _MARK in bytes(item) else item for item in _items(raw)
+    """Convert a member; of a list only the objects that may name a resource are decoded.
+
+    What has too many values to decode them all stays as it is.
+    """
+    items = _items(raw) if bytes(memoryview(raw)[:1]) == b"[" else [raw]
+    naming = [
+        index
+        for index, item in enumerate(items)
+        if bytes(memoryview(item)[:1]) == b"{" and _MARK in bytes(item)
     ]
-    return msgspec.Raw(encode(items))
+    if len(naming) > MAX_VALUES or has_many_values(b",".join(bytes(items[at]) for at in naming)):
+        return raw
+    for index in naming:
+        items[index] = msgspec.Raw(encode(_value_for_client(decode(items[index]), server_id)))
+    return items[0] if bytes(memoryview(raw)[:1]) != b"[" else msgspec.Raw(encode(items))
 
 
 def _value_for_client(value: Any, server_id: str) -> Any:

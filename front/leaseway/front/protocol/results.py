@@ -36,6 +36,7 @@ from leaseway.wire.messages.mcp import (
     UNFIT_KEY,
     UNSUPPORTED_VERSION,
 )
+from leaseway.wire.messages.portable_json import has_many_values
 
 _RESERVED: Final = "io.modelcontextprotocol/"
 _TYPE_MARK: Final = b"resultType"
@@ -66,8 +67,14 @@ _INTERNAL: Final = frozenset({Reason.INTERNAL, Reason.INCOMPATIBLE_VERSION})
 _INVALID: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUMENTS})
 _OF_LOGIN: Final = ("url", "tenant", "user")
 
+_MAX_ITEMS: Final = 1_000
+"""Items of content that are looked at."""
 _COMPLETE: Final = msgspec.Raw(b'"complete"')
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _Said(msgspec.Struct):
+    text: str = ""
 
 
 def adapt_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes:
@@ -103,12 +110,12 @@ def fitting_result(payload: bytes) -> bytes:
         return payload
     try:
         members: dict[str, Any] = dict(_members(payload))
-        why = msgspec.json.decode(members["_meta"])[UNFIT_KEY]
+        why = msgspec.json.decode(_members(members["_meta"])[UNFIT_KEY], type=str)
         content = msgspec.json.decode(members.get("content", b"[]"), type=list[msgspec.Raw])
     except (ValueError, KeyError, TypeError, RecursionError):  # the mark is somewhere else
         return payload
     structured = bytes(members.pop("structuredContent", b"null"))
-    if structured != b"null" and not any(_is_text_of(item, structured) for item in content):
+    if structured != b"null" and not _is_said(content, structured):
         content.append(_text(structured.decode()))
     content.append(
         _text(
@@ -123,12 +130,22 @@ def _text(text: str) -> msgspec.Raw:
     return msgspec.Raw(encode({"type": "text", "text": text}))
 
 
-def _is_text_of(item: msgspec.Raw, value: bytes) -> bool:
-    """Return whether an item of content is a text with a JSON value."""
+def _is_said(content: list[msgspec.Raw], value: bytes) -> bool:
+    """Return whether an item of content is a text with a JSON value; not looked for in much."""
+    if len(content) > _MAX_ITEMS or has_many_values(value):
+        return False
     try:
-        said = msgspec.json.decode(item)["text"]
-        return bool(msgspec.json.decode(said) == msgspec.json.decode(value))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        wanted = msgspec.json.decode(value)
+        return any(_is_text_of(item, wanted) for item in content)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_text_of(item: msgspec.Raw, wanted: Any) -> bool:
+    try:
+        said = msgspec.json.decode(item, type=_Said).text.encode()
+        return not has_many_values(said) and bool(msgspec.json.decode(said) == wanted)
+    except (ValueError, RecursionError):
         return False
 
 
@@ -140,8 +157,8 @@ def strip_meta(meta: dict[str, Any]) -> dict[str, Any]:
 def _rewritten(payload: bytes, modern: bool, cached: bool) -> bytes:
     members: dict[str, Any] = dict(_members(payload))
     result_type = members.pop("resultType", None)
-    own = msgspec.json.decode(members.pop("_meta", b"{}"))
-    meta = strip_meta(own) if isinstance(own, dict) else {}
+    own = bytes(members.pop("_meta", b""))
+    meta = strip_meta(dict(_members(own))) if own.startswith(b"{") else {}
     if modern:
         meta |= SERVER_META
         members["resultType"] = result_type if result_type is not None else "complete"

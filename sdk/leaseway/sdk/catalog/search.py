@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from leaseway.sdk.catalog.tools import Tool
@@ -17,6 +18,10 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+
 _NAME_WEIGHT: Final = 3
 """Weight of the words in a name, which usually state what the tool does."""
 _MAX_QUERY: Final = 2_000
+_MAX_WORDS: Final = 64
+"""Words of a query, each of which may be one of every tool."""
+_MAX_DESCRIBED: Final = 8_192
+"""Characters of a tool's descriptions that are indexed."""
 _ENDINGS: Final = ("ing", "ies", "es", "ed", "s", "e")
 _MIN_STEM: Final = 3
 _MAX_PARAMETERS: Final = 64
@@ -46,9 +51,10 @@ class ToolIndex:
             limit: Maximum number of tools.
         """
         found: defaultdict[int, float] = defaultdict(float)
-        for word in _words(query[:_MAX_QUERY]):
+        words = Counter(_words(query[:_MAX_QUERY]))
+        for word, count in islice(words.items(), _MAX_WORDS):
             for index, score in self._scores.get(word, {}).items():
-                found[index] += score
+                found[index] += score * count
         ranked = sorted(found, key=lambda index: (-found[index], self._tools[index].name))
         return [self._tools[index] for index in ranked[:limit]]
 
@@ -81,7 +87,7 @@ def _words_of(tool: Tool) -> list[str]:
     if isinstance(parameters, dict):
         for name, schema in list(parameters.items())[:_MAX_PARAMETERS]:
             described += [name, _description(schema)]
-    return names + _words(" ".join(described))
+    return names + _words(" ".join(described)[:_MAX_DESCRIBED])
 
 
 def _description(schema: Any) -> str:

@@ -28,6 +28,8 @@ _MAX_ITEMS: Final = 1_000
 _OF_RESULTS: Final = frozenset({"structuredContent", "isError", "resultType", "_meta"})
 _MAX_SAID: Final = MIB
 """Bytes of a text that repeats what a result says."""
+_MAX_VALUES: Final = 1_000
+"""Values of a member of an item that is corrected; one with more is dropped."""
 _ANY_BYTES: Final = "application/octet-stream"
 _FIRST: Final = 24
 """Characters of base64 that tell the type of what they encode."""
@@ -147,7 +149,7 @@ def _correct_optional(
     members: _RawMembers, readers: Mapping[str, Reader], changes: Changes, path: str = ""
 ) -> None:
     """Drop optional members of the wrong type."""
-    given: Members = {name: _value(members[name]) for name in readers if name in members}
+    given: Members = {name: _sample(members[name]) for name in readers if name in members}
     kept = dict(given)
     read.read_members(kept, readers, changes, path)
     _replace(members, given, kept)
@@ -160,7 +162,11 @@ def _correct_member(
     changes: Changes,
 ) -> None:
     """Correct a member that has members or items itself, or drop it."""
-    if name in members:
+    if name not in members:
+        return
+    if bytes(members[name]).count(b",") > _MAX_VALUES:
+        changes.dropped(f"content.{name}", _sample(members.pop(name)))
+    else:
         kept: Members = {name: _value(members[name])}
         correct(kept, changes)
         _replace(members, {name: _value(members[name])}, kept)
