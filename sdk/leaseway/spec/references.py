@@ -36,7 +36,16 @@ class UnresolvedReference(Exception):
 
 def references(text: str) -> tuple[tuple[str, str | None], ...]:
     """Return the (name, default) pairs of a text's references; the default may be None."""
-    return tuple((match[1], match[2]) for match in _REFERENCE.finditer(text))
+    head = with_ends(text)
+    return tuple((match[1], match[2]) for match in _REFERENCE.finditer(head))
+
+
+def with_ends(text: str) -> str:
+    """Return the part of a text in which each reference that begins may end, for a search of it.
+
+    The search would pass to the end of the text once for each reference that does not end.
+    """
+    return text[: text.rfind("}") + 1]
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
@@ -57,4 +66,5 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
         except KeyError:
             raise UnresolvedReference(name) from None
 
-    return _REFERENCE.sub(value, text)
+    head = with_ends(text)
+    return _REFERENCE.sub(value, head) + text[len(head) :]

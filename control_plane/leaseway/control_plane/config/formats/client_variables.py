@@ -9,6 +9,7 @@ from typing import Final
 from leaseway.control_plane.config.formats.client_forms import ClientForm
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+from leaseway.spec.references import with_ends
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z]+)(?::([^}]*))?\}")
 """Those of most clients: `${env:NAME}`, `${workspaceFolder}`."""
@@ -48,7 +49,7 @@ def is_of_client(node: Tree) -> bool:
     """Return whether a text holds a variable that only a client can fill in, or an input."""
     if not isinstance(node, Leaf) or not isinstance(node.value, str):
         return False
-    names = {match[1] for match in _VARIABLE.finditer(node.value)}
+    names = {match[1] for match in _VARIABLE.finditer(with_ends(node.value))}
     return bool(names & (_OF_CLIENTS | {"input"}))
 
 
@@ -103,7 +104,8 @@ class _Text:
         text = _OF_LITELLM.sub(r"${\1}", text) if _OF_LITELLM.fullmatch(text) else text
         text = _OF_COPILOT.sub(r"${\1}", text)
         text = _IN_TWO_BRACES.sub(self._of_continue, text)
-        text = _VARIABLE.sub(self._of_editors, text)
+        head = with_ends(text)
+        text = _VARIABLE.sub(self._of_editors, head) + text[len(head) :]
         text = _IN_BRACES.sub(self._of_opencode, text)
         text = _OF_A_USER.sub(self._of_a_user, text)
         return _OF_A_SHELL.sub(r"${\1}", text) if self._form.shell_variables else text

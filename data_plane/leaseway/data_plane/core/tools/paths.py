@@ -60,7 +60,15 @@ _LIKE_PATH: Final = re.compile(
 )
 _STEP_UP: Final = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)")
 _BLANK: Final = re.compile(r"\s")
-_GLOB: Final = re.compile(r"[*?]+|\[[^\]]*\]|\{[^}]*\}")
+_STARS: Final = re.compile(r"[*?]+")
+_OPENS_GLOB: Final = {
+    "[{": re.compile(r"[*?]+|[\[{]"),
+    "[": re.compile(r"[*?]+|\["),
+    "{": re.compile(r"[*?]+|\{"),
+    "": _STARS,
+}
+"""What begins a part of a pattern, by the brackets that may still end."""
+_ENDS: Final = {"[": "]", "{": "}"}
 
 _PATH_WORDS: Final = frozenset(
     {
@@ -164,7 +172,7 @@ class PathJudge:
         folded = _folded(text)
         if any(step in folded for step in self._last_steps):
             return True
-        return bool(_GLOB.search(text)) and not _BLANK.search(text)
+        return "*" in _generalised(text) and not _BLANK.search(text)
 
     def _looks_like_path(self, text: str) -> bool:
         return bool(_LIKE_PATH.match(text)) or _is_file_address(text.translate(_DROPPED))
@@ -307,10 +315,31 @@ def _matches(step: str, denied: str, certain: bool) -> bool:
         return True
     if not step.strip("*"):
         return certain
-    pattern = _GLOB.sub("*", step)
+    pattern = _generalised(step)
     if pattern == step and "*" not in step:
         return False
     return matches(pattern, denied)
+
+
+def _generalised(text: str) -> str:
+    """Return a pattern of files with `*` for each of its parts that stands for several texts.
+
+    In linear time, though each character may begin a part that does not end.
+    """
+    kept: list[str] = []
+    done = at = 0
+    brackets = "[{"
+    while (begin := _OPENS_GLOB[brackets].search(text, at)) is not None:
+        at = begin.end()
+        if begin[0] in _ENDS:
+            at = text.find(_ENDS[begin[0]], at) + 1
+            if not at:  # nor does a later one end
+                at = begin.end()
+                brackets = brackets.replace(begin[0], "")
+                continue
+        kept += (text[done : begin.start()], "*")
+        done = at
+    return "".join((*kept, text[done:]))
 
 
 def _begins(steps: list[str], denied: list[str], certain: bool) -> bool:

@@ -47,8 +47,8 @@ _META_SCHEMAS: Final = ("http://json-schema.org/draft-", "https://json-schema.or
 _FANCY: Final = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9gk]")
 """Lookaround, atomic groups and backreferences, which need backtracking."""
 _TOKEN: Final = re.compile(
-    r"(?P<class>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|\\[pP](?:\{[^{}]*\}|.)|\\[dDwWsS]|\.)"
-    r"|(?P<open>\((?:\?[^()]*?[:=!>])?)|(?P<close>\))"
+    r"(?P<class>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+\]|\\[pP](?:\{[^{}]*\}|.)|\\[dDwWsS]|\.)"
+    r"|(?P<rest>\[.*)|(?P<open>\((?:\?[^()]*?[:=!>])?)|(?P<close>\))"
     r"|(?P<repeat>\{\d+(?:,\d*)?\})|(?P<loop>[*+])|(?P<other>\\.|[^\\])",
     re.DOTALL,
 )
@@ -382,6 +382,8 @@ def _measure(pattern: str) -> tuple[int, int, bool]:
             atom = (atom[0] * times, atom[1] * times)
         elif kind == "loop":
             has_loop = True
+        elif kind == "rest":  # a class without an end, which no validator reads
+            states, width = states + len(text), width + len(text)
         elif kind == "class":
             atom = (30 if text[:2] in ("\\p", "\\P") else 3, 1)
             states, width = states + atom[0], width + 1
