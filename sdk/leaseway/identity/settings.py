@@ -165,7 +165,7 @@ def _tables(
     return parsed
 
 
-_ISSUER_KEYS: Final = tuple(item.name for item in fields(Issuer))
+_ISSUER_KEYS: Final = tuple(item.name for item in fields(Issuer) if item.name != "is_only_one")
 _ISSUER_SECONDS: Final = ("refresh", "stale_after")
 
 
@@ -264,7 +264,13 @@ def _issuer_of(table: Mapping[str, Any], is_only_one: bool, audience: tuple[str,
     texts.setdefault("jwks", "")
     roles = _issuer_roles(table)
     times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
-    return Issuer(**texts, **times, roles=roles, audience=audience)  # type: ignore[arg-type] # the names are the attributes'
+    return Issuer(  # the names of texts and times are the attributes'
+        **texts,  # type: ignore[arg-type]
+        **times,  # type: ignore[arg-type]
+        roles=roles,
+        audience=audience,
+        is_only_one=is_only_one,
+    )
 
 
 def _audience(value: object) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,10 @@ _MIN_DELAY: Final = 1.0
 """Seconds after which a token that cannot be checked may be sent again, at least."""
 LEEWAY: Final = 30
 """Seconds of clock skew."""
+_OTHERS: Final = "client "
+_SUBJECTS: Final = {"sub": "", "client_id": _OTHERS, "azp": _OTHERS}
+"""The claims that say whose a token is, the first one that it has, and what precedes their text."""
+_MAX_SHOWN: Final = 128
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Issuer:
         roles: The roles that its tokens may have; others in the claim are ignored.
         refresh: Seconds between two reads of the keys.
         stale_after: Seconds after which keys that cannot be read again are no longer trusted.
+        is_only_one: Whether no other issuer is trusted, which may have equal subjects.
     """
 
     issuer: str
@@ -108,6 +114,7 @@ class Issuer:
     roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
     stale_after: float = 24 * 3600.0
+    is_only_one: bool = True
 
 
 def issuer_key(name: str) -> str:
@@ -126,10 +133,24 @@ def looks_like_token(credential: str) -> bool:
     return credential.startswith("eyJ") and credential.count(".") == 2
 
 
-def _name(claims: Mapping[str, Any]) -> str:
-    subject = claims.get("sub")
-    shown = subject[:128] if isinstance(subject, str) and subject.isprintable() else "no subject"
-    return f"token {shown}"
+def _name(issuer: Issuer, claims: Mapping[str, Any]) -> str:
+    """Return the name of the principal of a token, which is that of no other one.
+
+    Sessions of MCP clients belong to it.
+    """
+    kind, who = next(
+        (
+            (kind, claims[claim])
+            for claim, kind in _SUBJECTS.items()
+            if isinstance(claims.get(claim), str) and claims[claim]
+        ),
+        ("", "no subject"),
+    )
+    is_plain = len(who) <= _MAX_SHOWN and who.isprintable()
+    if not is_plain or (not kind and who.startswith(_OTHERS)) or "(sha256 " in who:
+        digest = hashlib.sha256(who.encode(errors="surrogatepass")).hexdigest()[:16]
+        who = f"{''.join(filter(str.isprintable, who))[:_MAX_SHOWN]} (sha256 {digest})"
+    return f"token {kind}{who}{'' if issuer.is_only_one else f' of {issuer.issuer}'}"
 
 
 def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
@@ -150,7 +171,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
     expires_at = None if claims.get("exp") is None else float(claims["exp"]) + LEEWAY
     user = _user(issuer, claims, roles) if tenant is not None else None
     return Principal(
-        name=_name(claims),
+        name=_name(issuer, claims),
         roles=roles,
         tenant=tenant,
         agent=agent,
@@ -450,7 +471,7 @@ async def verify_token(
         raise unauthenticated(
             f"This token of {issuer.issuer} is not valid ({reason}). Get a new one for the "
             f"audience '{audiences}'.",
-            _name(claims) if claims else "",  # its signature is right
+            _name(issuer, claims) if claims else "",  # its signature is right
         ) from None
     return replace(principal_from_claims(issuer, claims), token=token)
 
