@@ -17,6 +17,7 @@ import grpc
 
 from leaseway.identity.authenticator import Authenticator, run_until_revoked
 from leaseway.identity.principal import CREDENTIAL, LOOPBACK, Principal
+from leaseway.identity.rpc_memory import CallerMemory, CallerReads
 from leaseway.identity.rules import HEALTH, authorize, limit_of, scope_request
 from leaseway.wire import bounds
 from leaseway.wire.channels.requests import OpenReads, read_request, release
@@ -71,6 +72,8 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator = authenticator
         self._handlers: dict[str, tuple[_Handler, _Handler]] = {}
         self._open_reads = OpenReads()
+        self._reads = CallerReads()
+        self._held = CallerMemory()
         self._open_watches = 0
         self._unknown = self._checked("", _UNKNOWN)
 
@@ -167,7 +170,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             name = principal.name
             rule = authorize(principal, rpc.method) if rpc.method else None
             if rpc.decode is not None:
-                requests = await read_request(context, rpc.decode, requests)
+                requests = await self._reads.read(context, rpc.decode, principal)
                 if rule is not None:
                     scope_request(principal, rule, requests)
         except Fault as fault:
@@ -177,7 +180,11 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             raise
         _caller.set(principal)
         if not rpc.streams:
-            return await _run(rpc, requests, context)
+            self._held.hold(requests, principal, context)
+            response = await _run(rpc, requests, context)
+            del requests
+            self._held.hold(response, principal, context)
+            return response
         with self._authenticator.watch(authorization, certificate, principal) as revoked:
             return await run_until_revoked(revoked, _run(rpc, requests, context))
 
