@@ -23,10 +23,9 @@ DECODE = MessageDecoder("ListTools", catalog_pb2.ListToolsRequest.FromString, DE
 class Rpc:
     """An RPC whose request is there, or never comes."""
 
-    reading = most_reading = 0
-
     def __init__(self, request: bytes | None = None, peer: str = "ipv4:1") -> None:
         self._request, self._peer = request, peer
+        self.is_reading = False
         self.on_done: list[Callable[[object], None]] = []
 
     def peer(self) -> str:
@@ -40,31 +39,35 @@ class Rpc:
             callback(self)
 
     async def read(self) -> bytes:
-        if self._request is not None:
-            return self._request
-        Rpc.reading += 1
-        Rpc.most_reading = max(Rpc.most_reading, Rpc.reading)
-        try:
-            await asyncio.sleep(0.2)
-        finally:
-            Rpc.reading -= 1
-        return b""
+        if self._request is None:
+            self.is_reading = True
+            await asyncio.Event().wait()
+        return self._request or b""
 
 
 async def test_a_caller_that_does_not_finish_its_requests_keeps_only_itself_waiting() -> None:
-    reads = CallerReads(limit=2, timeout=0.1)
+    reads = CallerReads(limit=2, timeout=60)
 
     async def ask(rpc: Any, principal: Principal) -> Any:
         return await reads.read(rpc, DECODE, principal)
 
-    slow = [asyncio.create_task(ask(Rpc(), ACME)) for _ in range(6)]
-    await asyncio.sleep(0)
+    rpcs = [Rpc() for _ in range(6)]
+    slow = [asyncio.create_task(ask(rpc, ACME)) for rpc in rpcs]
     request = catalog_pb2.ListToolsRequest(tenant="beta")
-    assert await ask(Rpc(request.SerializeToString()), BETA) == request
-    outcomes = await asyncio.gather(*slow, return_exceptions=True)
-    assert {getattr(outcome, "reason", outcome) for outcome in outcomes} == {Reason.OVERLOADED}
-    assert Rpc.most_reading <= 4  # those that were given up end with their RPC
+    for _ in range(9):
+        assert await ask(Rpc(request.SerializeToString()), BETA) == request
+    assert [rpc.is_reading for rpc in rpcs] == [True, True, False, False, False, False]
+    for task in slow:
+        task.cancel()
+    await asyncio.wait(slow)
     assert not reads._turns
+
+
+async def test_a_request_that_is_not_finished_in_time_is_given_up() -> None:
+    rpc: Any = Rpc()
+    with pytest.raises(Fault, match="did not arrive") as raised:
+        await CallerReads(limit=1, timeout=0.01).read(rpc, DECODE, ACME)
+    assert raised.value.reason is Reason.OVERLOADED
 
 
 def hold(memory: CallerMemory, rpc: Any, principal: Principal) -> None:

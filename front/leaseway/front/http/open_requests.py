@@ -11,9 +11,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from aiohttp import web
+
 from leaseway.front.http.direct_calls import DirectCall
 from leaseway.front.http.request_checks import HttpError
-from leaseway.front.http.streams import EventStream, Holding, Reply
+from leaseway.front.http.streams import HOLDING, EventStream, Reply
 from leaseway.front.protocol.messages import CUT_OFF, error_message
 from leaseway.front.sessions.live_session import LiveSession
 
@@ -44,8 +46,9 @@ class RequestsInFlight(set["asyncio.Task[Any] | DirectCall"]):
         finally:
             self.discard(task)
 
-    async def finish(self, holding: Holding | None, *tasks: asyncio.Task[None]) -> None:
+    async def finish(self, http: web.BaseRequest, *tasks: asyncio.Task[None]) -> None:
         """Wait for requests that their client does not cancel when it disconnects."""
+        holding = http.get(HOLDING)
         if holding is not None:
             holding.keep_for(tasks)
         try:

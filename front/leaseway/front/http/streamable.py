@@ -44,14 +44,7 @@ from leaseway.front.http.request_checks import (
 )
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.scopes import Scopes
-from leaseway.front.http.streams import (
-    HOLDING,
-    RESOURCE_METADATA,
-    HttpReply,
-    Reply,
-    json_response,
-    reply_to,
-)
+from leaseway.front.http.streams import RESOURCE_METADATA, HttpReply, Reply, json_response, reply_to
 from leaseway.front.methods import Methods
 from leaseway.front.protocol.envelope import (
     Message,
@@ -272,7 +265,7 @@ class HttpFront:
             return refused(message) if isinstance(message, Refusal) else web.Response(status=202)
         sender, reply = reply_to(http, streams)
         handling = asyncio.create_task(self._handle_legacy(head, reply, message))
-        await self._requests.finish(http.get(HOLDING), handling)
+        await self._requests.finish(http, handling)
         return await sender.response()
 
     async def _legacy_head(
@@ -316,7 +309,7 @@ class HttpFront:
                 batch.add(refusal_message(message))
             if head.live is not None:
                 head.live.handle_other(message)
-        await self._requests.finish(http.get(HOLDING), *tasks)
+        await self._requests.finish(http, *tasks)
         batch.finish()
         return await sender.response()
 
