@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 
+from leaseway.telemetry import logs_otlp
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.logs_otlp import otlp_audit, otlp_handler
 from leaseway.wire.secrets.redaction import hide
@@ -103,3 +105,18 @@ def test_audit_records_are_sent_if_an_endpoint_is_set(
     assert fields["leaseway.audit.tool"] == "echo"
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     assert otlp_audit("w1") is None
+
+
+def test_a_collector_that_hangs_does_not_delay_the_end_of_the_audit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs_otlp, "_LAST_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        )
+        audit = otlp_audit("w1")
+        assert audit is not None
+        audit.send([b'{"time":"2026-01-01T00:00:00.000Z","event":"begin"}'])
+        audit.close()
+    assert "The last audit records were not exported" in caplog.text

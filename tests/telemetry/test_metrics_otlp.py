@@ -255,3 +255,4 @@ async def test_metrics_are_sent_again_after_they_could_not_be_read_once(
             assert meter is not None
             meter.observe("pages", "{page}", "Pages.", read)
             assert "pages" in by_name(await collector.requests.get())
+            failures = 1  # which does not end the process

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
     from leaseway.telemetry.otlp.http_settings import HttpSettings
 
+_logger = logging.getLogger(__name__)
 _EXPORTER_LOGGERS: Final = ("opentelemetry", "leaseway.telemetry.otlp")
 """The exporters' own lines are not exported: an unreachable collector would cause more of them."""
 _TIMEOUT: Final = 2.0
 """Seconds for one message, so that an unreachable collector does not delay the shutdown."""
+_LAST_TIMEOUT: Final = 5.0
+"""Seconds for all audit records that wait at the end of a process."""
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
 
 
@@ -144,9 +148,17 @@ class OtlpAudit:
             )
 
     def close(self) -> None:
-        """Send the queue and stop."""
-        self._provider.force_flush(int(_TIMEOUT * 1_000))
-        self._provider.shutdown()
+        """Send the queue, for at most 5 s, and stop. Blocks."""
+        last = threading.Thread(
+            target=self._provider.shutdown, name="last audit records", daemon=True
+        )
+        last.start()
+        last.join(_LAST_TIMEOUT)
+        if last.is_alive():
+            _logger.warning(
+                "The last audit records were not exported within 5 s; the files of the audit have "
+                "them. Check the collector."
+            )
 
 
 def otlp_audit(worker_id: str) -> OtlpAudit | None:

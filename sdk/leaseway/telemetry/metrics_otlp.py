@@ -95,6 +95,8 @@ class MetricsSender:
             _logger.warning(
                 "The last metrics were not exported within 5 s and are lost; check the collector."
             )
+        except Exception:  # no more than a failure of an exporter may it end the process
+            _logger.warning("The last metrics could not be read and are lost.", exc_info=True)
         try:
             async with asyncio.timeout(_SHUTDOWN_TIMEOUT):
                 await asyncio.to_thread(self._shut_down)
