@@ -87,6 +87,26 @@ async def test_a_synchronous_client_works_in_the_thread_of_a_running_loop() -> N
         assert await call(fake.address) == "noon"
 
 
+def test_a_block_opens_a_closed_client_again_in_its_own_loop() -> None:
+    with FakeLeaseway() as fake:
+        desk = fake.server("desk", stateful=True)
+        desk.tool(name="desk_open")(lambda: "open")
+        client, twin = fake.async_client(), fake.client()
+
+        async def use() -> None:
+            async with client:
+                assert (await client.session("dialog").call_tool("desk_open")).text == "open"
+            with pytest.raises(RuntimeError, match="closed"):
+                await client.list_tools()
+
+        for _ in range(2):
+            asyncio.run(use())
+            with twin, twin.session("job") as session:
+                assert session.call_tool("desk_open").text == "open"
+            with pytest.raises(RuntimeError, match="closed"):
+                twin.list_tools()
+
+
 def test_without_a_loop_of_asyncio_the_error_names_the_client_to_use() -> None:
     with FakeLeaseway() as fake:
         client = AsyncClient(fake.address)

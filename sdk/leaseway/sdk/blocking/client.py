@@ -52,7 +52,8 @@ class Client(Calls):
 
     The client connects at its first use. Close it, or use it as `with Client() as client`, to
     release its leases at once. All methods raise a `LeasewayError` if a request fails, and a
-    RuntimeError if the client is closed. See `AsyncClient` for calls outside a session.
+    RuntimeError if the client is closed. Another `with` opens a closed client again. See
+    `AsyncClient` for calls outside a session.
 
     A client may be created before a fork and used after it. But once a process has used a client,
     all clients in children that it forks afterwards raise a RuntimeError; the process itself can
@@ -106,6 +107,7 @@ class Client(Calls):
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 
     def __enter__(self) -> Self:
+        self._inner._closed = False
         return self
 
     def __exit__(self, *_: object) -> None:

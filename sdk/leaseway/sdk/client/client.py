@@ -60,7 +60,8 @@ class AsyncClient(AsyncListings, AsyncCalls):
 
     The client connects at its first use. Close it, or use it as `async with AsyncClient() as
     client`, to release its leases at once. All methods raise a `LeasewayError` if a request fails,
-    and a RuntimeError if the client is closed or used in a second event loop.
+    and a RuntimeError if the client is closed or used in a second event loop. Another `async with`
+    opens a closed client again, also in another loop.
 
     Calls outside a session to a leased server run in a session of the client itself. Its leases
     end with `release` or when the client is closed. After the loss of such a lease, one call
@@ -125,6 +126,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         )
 
     async def __aenter__(self) -> Self:
+        # A closed client is opened again: a web application that a test starts twice enters its
+        # only client twice, in two event loops.
+        self._closed = False
         self._runtime()
         return self
 
@@ -469,7 +473,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
                 "or use leaseway.sdk.Client, which works from any thread."
             )
         if self._closed:
-            raise RuntimeError("This client is closed; make a new one.")
+            raise RuntimeError(
+                "This client is closed; make a new one, or open it again by a `with` block."
+            )
         try:
             asyncio.get_running_loop()
         except RuntimeError:
