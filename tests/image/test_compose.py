@@ -6,10 +6,13 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from tests.conftest import ROOT, absent
 from tests.e2e.system import eventually
 
@@ -111,3 +114,18 @@ async def test_compose_serves_recovers_from_a_partition_and_drains(compose: Comp
         state = docker("inspect", "--format", "{{.State.ExitCode}}", container).strip()
         assert (name, state) == (name, "0")
     assert "it received SIGTERM" in compose.run("logs", "worker-1").stdout
+
+
+def test_the_health_check_fails_while_no_control_plane_answers() -> None:
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    words: list[str] = services["control-plane"]["healthcheck"]["test"]
+    assert words[:2] == ["CMD", "leaseway"]
+    with socket.socket() as unused:  # bound, so that nothing else listens there
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        check = [address if word == "127.0.0.1:7600" else word for word in words[2:]]
+        assert address in check
+        done = subprocess.run(
+            [sys.executable, "-m", "leaseway.cli", *check], check=False, timeout=_TIMEOUT
+        )
+    assert done.returncode != 0
