@@ -70,6 +70,9 @@ def test_a_result_is_plain_data_for_json_and_pydantic(result: Any) -> None:
     assert json.loads(model(result=result).model_dump_json()) == {"result": plain}
     with pytest.raises(pydantic.ValidationError, match="must be a"):
         model(result=3)
+    undeclared = pydantic.TypeAdapter(dict[str, Any]), pydantic.create_model("Any", result=(Any, 0))
+    assert json.loads(undeclared[0].dump_json({"result": result})) == {"result": plain}
+    assert json.loads(undeclared[1](result=result).model_dump_json()) == {"result": plain}
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=named)

@@ -6,17 +6,39 @@ pydantic is imported only if it asks a class for its schema.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
+
+
+class _PydanticSerializer:
+    """What pydantic looks for in a value of a type that nothing declares, such as in an `Any`.
+
+    FastAPI writes the result of a route that is annotated with `Any` or a dict of these like that.
+    """
+
+    def __get__(self, _value: object, kind: type[PlainData]) -> Any:
+        try:
+            return _serializer_of(kind)
+        except ImportError as error:  # whoever looks at all members of an object
+            raise AttributeError(str(error)) from None
+
+
+@cache
+def _serializer_of(kind: type[PlainData]) -> Any:
+    from pydantic_core import SchemaSerializer
+
+    return SchemaSerializer(kind.__get_pydantic_core_schema__(kind, None))
 
 
 class PlainData:
     """An object that can be returned and stored as a dict of JSON values.
 
     `dict(value)` and `json.dumps(value, default=dict)` work too, and so does a pydantic field or a
-    FastAPI route of its class.
+    FastAPI route of its class or of `Any`.
     """
 
     __slots__ = ()
+    __pydantic_serializer__ = _PydanticSerializer()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value as a dict of JSON values."""

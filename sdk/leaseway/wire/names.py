@@ -114,9 +114,9 @@ def split_qualified(name: str) -> tuple[str, str] | None:
     return (server_id, original) if colon else None
 
 
-def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+def nearest(name: str, known: Iterable[str], limit: int = 3, *, cutoff: float = 0.5) -> list[str]:
     """Return the known names that are most similar to an unknown one, best first."""
-    return get_close_matches(name, list(known), n=limit, cutoff=0.5)
+    return get_close_matches(name, list(known), n=limit, cutoff=cutoff)
 
 
 def check_caller_names(

@@ -50,6 +50,7 @@ async def test_functions_can_declare_and_pass_on_call_options(
             {"zone": 5},
             r"no parameter 'zone'\. The arguments .* call_tool\(tool, \{'zone': \.\.\.\}\)\. Its",
         ),
+        ({"seconds": 5}, r"no parameter 'seconds'\. The arguments of a tool are one mapping"),
         (
             {"session": "a"},
             r"no parameter 'session'\. Call in a session with client\.session\(key\)\.call_tool\(",

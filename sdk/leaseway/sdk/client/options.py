@@ -251,7 +251,8 @@ def _handlers(options: StreamOptions, defaults: Handlers | None) -> Handlers:
 def _reject_unknown(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:
     for name in options:
         if name not in known:
-            near = nearest(name, sorted(known), limit=1)
+            # Only what is misspelt: other names are arguments of the tool, which belong elsewhere.
+            near = nearest(name, sorted(known), limit=1, cutoff=0.75)
             if near:
                 hint = f"Did you mean '{near[0]}'?"
             else:
