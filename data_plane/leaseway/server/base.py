@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpa
 
 from leaseway.wire.messages.mcp import LOG_LEVELS
 
+MYPY = False
+"""True for mypy alone."""
+
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
@@ -153,6 +156,9 @@ class BaseMCPServer(ABC):
     @abstractmethod
     def server_name(self) -> str:
         """The server's name for clients; may be a class attribute."""
+
+    if TYPE_CHECKING and not MYPY:  # pyright takes no class attribute in place of a property
+        server_name: Any
 
     @property
     def server_version(self) -> str:
