@@ -135,6 +135,7 @@ class MemoryClient(FakeClient):
             "tenants": [LIMIT],
             "problems": [PROBLEM],
         }
+        self.of_tenants: list[Any] = []
         self.pending: tuple[str, ...] = ()
 
     def _record(self, *request: Any) -> None:
@@ -142,9 +143,9 @@ class MemoryClient(FakeClient):
         if self.error is not None:
             raise self.error
 
-    async def servers(self, *, load: bool = False) -> list[Any]:
+    async def servers(self, *, load: bool = False, all_tenants: bool = False) -> list[Any]:
         self._record("servers")
-        return self.listed["servers"]
+        return [*self.listed["servers"], *(self.of_tenants if all_tenants else ())]
 
     async def leases(self, *, idle: bool = False) -> list[Any]:
         self._record("leases")

@@ -325,6 +325,20 @@ def test_status_prints_the_cause_of_a_server_that_is_down_once(
     assert "error EXITED time: see above" in done.stdout
 
 
+def test_an_operator_without_a_tenant_sees_the_servers_of_all(
+    run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none(*_: object, **__: object) -> list[Any]:
+        return []
+
+    monkeypatch.setattr("leaseway.sdk.operators.observe.fetch_events", none)
+    client.listed["servers"], client.of_tenants = [], [SERVER]
+    client.listed["problems"] = []
+    assert "servers   1 ready" in run("status").stdout
+    assert run("wait", "--server", SERVER.id, "--timeout", "5").exit_code == 0
+    assert "--tenant '*'" in run("servers").stderr
+
+
 def test_status_says_what_keeps_approvals(
     run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

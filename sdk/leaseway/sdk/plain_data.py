@@ -24,7 +24,7 @@ class _PydanticSerializer:
 
 
 @cache
-def _serializer_of(kind: type[PlainData]) -> Any:
+def _serializer_of(kind: Any) -> Any:
     from pydantic_core import SchemaSerializer
 
     return SchemaSerializer(kind.__get_pydantic_core_schema__(kind, None))

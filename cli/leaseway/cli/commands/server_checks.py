@@ -10,11 +10,28 @@ from leaseway.cli.output.tables import say
 from leaseway.wire.names import nearest
 
 if TYPE_CHECKING:
-    from leaseway.sdk import AsyncClient
+    from leaseway.sdk import AsyncClient, ServerInfo
+
+
+async def servers_in_view(client: AsyncClient) -> list[ServerInfo]:
+    """List the servers of the tenant that the command names, or else all that it may see.
+
+    An operator's credential has no tenant of its own, and the default tenant may see no server.
+    """
+    from leaseway.sdk import InvalidRequest, PermissionDenied
+
+    try:
+        return await client.servers(all_tenants=True)
+    except (PermissionDenied, InvalidRequest):  # a caller's credential
+        return await client.servers()
 
 
 async def check_servers(
-    client: AsyncClient, server_ids: Iterable[str], found: Collection[str] = ()
+    client: AsyncClient,
+    server_ids: Iterable[str],
+    found: Collection[str] = (),
+    *,
+    all_tenants: bool = False,
 ) -> None:
     """Check that servers exist, and print those that failed to start to stderr.
 
@@ -22,12 +39,15 @@ async def check_servers(
         client: Lists the servers.
         server_ids: The servers that the user named.
         found: Servers that need no check.
+        all_tenants: Whether they may be those of any tenant (`servers_in_view`).
 
     Raises:
         CliFailure: A server does not exist; the message suggests the nearest ids.
     """
     wanted = [server_id for server_id in server_ids if server_id not in found]
-    listed = await client.servers() if wanted else []
+    listed = []
+    if wanted:
+        listed = await (servers_in_view(client) if all_tenants else client.servers())
     check_known(wanted, {server.id for server in listed})
     never_up = ("failed", "needs login")
     failed = sorted(

@@ -217,13 +217,17 @@ class Client(Calls):
         """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
         return ToolWatch(LOOP_THREAD.run(partial(_watch, self._inner.watch_tools, servers)))
 
-    def servers(self, *, load: bool = False, timeout: float | None = None) -> list[ServerInfo]:
+    def servers(
+        self, *, load: bool = False, all_tenants: bool = False, timeout: float | None = None
+    ) -> list[ServerInfo]:
         """List the configured servers with their state; see `AsyncClient.servers`.
 
         Here and in the methods below, `timeout` is the number of seconds until the request fails;
         None means 30.
         """
-        return LOOP_THREAD.run(partial(self._inner.servers, load=load, timeout=timeout))
+        return LOOP_THREAD.run(
+            partial(self._inner.servers, load=load, all_tenants=all_tenants, timeout=timeout)
+        )
 
     def workers(self, *, load: bool = False, timeout: float | None = None) -> list[WorkerInfo]:
         """List the workers, ordered by id; see `AsyncClient.workers`."""

@@ -242,16 +242,19 @@ class AsyncClient(AsyncListings, AsyncCalls):
         return AsyncToolWatch(TenantTools(self), servers)
 
     async def servers(
-        self, *, load: bool = False, timeout: float | None = None
+        self, *, load: bool = False, all_tenants: bool = False, timeout: float | None = None
     ) -> list[ServerInfo]:
         """List the configured servers with their state, ordered by id.
 
         Args:
             load: Whether to ask the workers for the calls in flight; takes at most 3 s.
+            all_tenants: Whether to list those of all tenants if the client names none, with a
+                variant of a server for each tenant that has its own, as operators and viewers may.
             timeout: Here and in the methods below, the number of seconds until the request fails;
                 None means 30.
         """
-        return await self._ask(partial(operations.fetch_servers, load=load), timeout)
+        fetch = partial(operations.fetch_servers, load=load, all_tenants=all_tenants)
+        return await self._ask(fetch, timeout)
 
     async def workers(
         self, *, load: bool = False, timeout: float | None = None

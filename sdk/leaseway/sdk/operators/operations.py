@@ -17,6 +17,7 @@ from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.listing.pages import PageT, every_page
+from leaseway.wire.names import ALL_TENANTS
 
 _LOGS_TIMEOUT = 5.0
 """Seconds that each worker has to send its logs."""
@@ -64,10 +65,11 @@ def list_pages(
 
 
 async def fetch_servers(
-    runtime: Runtime, deadline: float, *, load: bool = False
+    runtime: Runtime, deadline: float, *, load: bool = False, all_tenants: bool = False
 ) -> list[views.ServerInfo]:
     """List the configured servers; `load` also asks the workers for their calls in flight."""
-    request = catalog_pb2.ListServersRequest(tenant=runtime.identity.tenant, load=load)
+    tenant = runtime.identity.tenant or (ALL_TENANTS if all_tenants else "")
+    request = catalog_pb2.ListServersRequest(tenant=tenant, load=load)
     servers: dict[tuple[str, str], catalog_pb2.ServerStatus] = {}
     async for page in list_pages(runtime, runtime.control.catalog.ListServers, request, deadline):
         for part in page.servers:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from leaseway.cli.commands.server_checks import servers_in_view
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import ConnectionOptions, client_options, examples, shared_key
 from leaseway.cli.options.config import ConfiguredCommand
@@ -95,9 +96,10 @@ def dump(
 async def _fetch_all(client: AsyncClient) -> dict[str, str]:
     from leaseway.sdk.operators import observe
 
+    servers = await servers_in_view(client)
     found = {
         "status.json": _json(await client.status()),
-        "servers.json": _json(await client.servers()),
+        "servers.json": _json(servers),
         "workers.json": _json(await client.workers()),
         "leases.json": _json(await client.leases()),
         "problems.json": _json(await client.problems()),
@@ -108,8 +110,8 @@ async def _fetch_all(client: AsyncClient) -> dict[str, str]:
         calls, _silent = await observe.fetch_calls(client, selection, limit=200)
         found[f"calls-{selection}.json"] = _json(calls)
     found["traffic.json"] = _json(await observe.fetch_traffic(client))
-    for server in (await client.servers())[:_MAX_LOGS]:
-        found[f"logs/{server.id}.txt"] = await _log(client, server.id)
+    for server_id in sorted({server.id for server in servers})[:_MAX_LOGS]:
+        found[f"logs/{server_id}.txt"] = await _log(client, server_id)
     return found
 
 

@@ -73,7 +73,7 @@ def servers(
             *load_cells(s),
             s.problem,
         ),
-        "No servers are configured.",
+        "No servers are configured for this tenant; operators list all with --tenant '*'.",
     )
 
 
@@ -234,7 +234,7 @@ def logs(server: str, lines: int, as_json: bool, connection: ConnectionOptions) 
 
     async def request(client: AsyncClient) -> list[InstanceLog]:
         found = await client.logs(server, lines)
-        await check_servers(client, [] if found else [server])
+        await check_servers(client, [] if found else [server], all_tenants=True)
         return found
 
     listed = with_client(connection, request)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from leaseway.cli.commands.server_checks import servers_in_view
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import ConnectionOptions, client_options, examples, json_option
 from leaseway.cli.options.connection import with_client
@@ -71,7 +72,7 @@ async def _overview(client: AsyncClient) -> Overview:
     reloads = await fetch_events(client, kinds=("reload",), last=1)
     return Overview(
         status=await client.status(),
-        servers=await client.servers(),
+        servers=await servers_in_view(client),
         workers=await client.workers(),
         leases=await client.leases(),
         problems=await client.problems(),

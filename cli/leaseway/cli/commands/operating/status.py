@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from leaseway.cli.commands.server_checks import servers_in_view
 from leaseway.cli.errors import FAILED, UNREACHABLE, CliFailure
 from leaseway.cli.options.common import (
     ConnectionOptions,
@@ -115,7 +116,12 @@ def print_servers_down(status: Status) -> None:
 
 async def _down(client: AsyncClient, wanted: Collection[str], *, strict: bool) -> list[str]:
     """Return which of the wanted servers are not up; `strict` wants all."""
-    up = {server.id: server.state.is_up for server in await client.servers()}
+    servers = await client.servers()
+    if not servers or {*wanted} - {server.id for server in servers}:
+        servers = await servers_in_view(client)  # an operator has no tenant of its own
+    up: dict[str, bool] = {}
+    for server in servers:  # a tenant may have a variant of its own
+        up[server.id] = up.get(server.id, True) and server.state.is_up
     required = {*wanted, *(up if strict else ())}
     return sorted(server for server in required if not up.get(server))
 

@@ -60,7 +60,6 @@ from leaseway.wire import bounds
 from leaseway.wire.channels import ancestors
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, Endpoints, parse_endpoint
-from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
@@ -273,9 +272,7 @@ class _Up:
         from leaseway.sdk import LeasewayError
 
         address = parse_endpoint(self._control_plane.address)
-        connection = ConnectionOptions(
-            Endpoints(address.reachable), DEFAULT_TENANT, self._options.log
-        )
+        connection = ConnectionOptions(Endpoints(address.reachable), "", self._options.log)
         printed: set[tuple[str, ...]] = set()
         try:
             async with connect(connection) as client:
@@ -430,7 +427,8 @@ async def _print_recoveries(client: AsyncClient) -> None:
     down: set[str] = set()
     while True:
         try:
-            states = {server.id: server.state.is_up for server in await client.servers()}
+            servers = await client.servers(all_tenants=True)
+            states = {server.id: server.state.is_up for server in servers}
         except LeasewayError:  # it is restarted, and logs the reason
             states = dict.fromkeys(down, False)
         up = {server_id for server_id, is_up in states.items() if is_up}
