@@ -16,7 +16,7 @@ class _PydanticSerializer:
     FastAPI writes the result of a route that is annotated with `Any` or a dict of these like that.
     """
 
-    def __get__(self, _value: object, kind: type[PlainData]) -> Any:
+    def __get__(self, _value: object, kind: Any) -> Any:
         try:
             return _serializer_of(kind)
         except ImportError as error:  # whoever looks at all members of an object
