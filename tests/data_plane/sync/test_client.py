@@ -117,11 +117,12 @@ async def test_calls_continue_without_a_control_plane(bench: Bench) -> None:
 async def test_a_rejected_worker_logs_the_reason_and_tries_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.plane.refusal = Fault(Reason.PERMISSION_DENIED, "Another run of w1 is alive.")
+    bench.plane.refusal = Fault(Reason.PERMISSION_DENIED, "It lacks the role plane.")
     with caplog.at_level(logging.ERROR):
         await rejoin(bench)
         await bench.plane.hello()
-    assert "Another run of w1 is alive." in caplog.text
+    assert "It lacks the role plane." in caplog.text
+    assert "LEASEWAY_WORKER_KEY" in caplog.text, "what the operator has to set"
 
 
 async def test_a_taken_worker_id_is_logged_once(

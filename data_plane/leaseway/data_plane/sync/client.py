@@ -68,6 +68,8 @@ _REFUSAL_CODES: Final = frozenset(
     }
 )
 """Codes with which only a control plane ends a stream, never gRPC itself."""
+_UNTRUSTED: Final = frozenset({Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED})
+_JOIN_HINT: Final = " A worker joins with the control plane's LEASEWAY_WORKER_KEY, if that has one."
 
 Stream = grpc.aio.StreamStreamCall[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 
@@ -539,7 +541,7 @@ def _refusal(error: grpc.aio.AioRpcError) -> str | None:
     """Return why the control plane ended a stream, or None if the connection was lost."""
     fault = fault_from_rpc_error(error)
     if fault is not None:
-        return fault.message
+        return fault.message + (_JOIN_HINT if fault.reason in _UNTRUSTED else "")
     return (error.details() or str(error.code())) if error.code() in _REFUSAL_CODES else None
 
 
