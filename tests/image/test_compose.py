@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -116,9 +117,22 @@ async def test_compose_serves_recovers_from_a_partition_and_drains(compose: Comp
     assert "it received SIGTERM" in compose.run("logs", "worker-1").stdout
 
 
-def test_the_health_check_fails_while_no_control_plane_answers() -> None:
+@pytest.fixture
+def control_plane() -> dict[str, Any]:
+    """Return the control plane's entry in the file."""
     services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
-    words: list[str] = services["control-plane"]["healthcheck"]["test"]
+    return cast("dict[str, Any]", services["control-plane"])
+
+
+def test_the_key_of_the_seal_outlives_the_container(control_plane: dict[str, Any]) -> None:
+    assert f"data:{control_plane['environment']['HOME']}" in control_plane["volumes"]
+    assert "LEASEWAY_KEY" in control_plane["environment"]
+
+
+def test_the_health_check_fails_while_no_control_plane_answers(
+    control_plane: dict[str, Any],
+) -> None:
+    words: list[str] = control_plane["healthcheck"]["test"]
     assert words[:2] == ["CMD", "leaseway"]
     with socket.socket() as unused:  # bound, so that nothing else listens there
         unused.bind(("127.0.0.1", 0))
