@@ -58,8 +58,9 @@ class Streams:
 
 
 @pytest.fixture
-async def streams() -> Streams:
-    return Streams()
+async def streams(request: pytest.FixtureRequest) -> Streams:
+    made: Streams = getattr(request, "param", Streams)()
+    return made
 
 
 @pytest.fixture
@@ -218,3 +219,44 @@ async def test_a_stream_that_was_held_open_in_vain_is_resumed_as_often_as_needed
         await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
     assert len(served.asked) == tries
     assert bool(answers) == (tries == 4)
+
+
+class Forgetful(Streams):
+    """A server that knows no event any more: it refuses to continue after one, or has nothing.
+
+    Attributes:
+        status: What it says then.
+        asked_for: The ids of events that it was to continue after.
+    """
+
+    status = 200
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for: list[str | None] = []
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Answer with an event, unless it is to continue."""
+        last_id = request.headers.get("last-event-id")
+        self.asked_for.append(last_id)
+        if self.status != 200 and last_id is not None:
+            return web.Response(status=self.status)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if last_id is None:
+            await response.write(b"id: e1\ndata: 1\n\n")
+        return response
+
+
+@pytest.mark.parametrize("status", [200, 400, 404])
+@pytest.mark.parametrize("streams", [Forgetful], indirect=True)
+async def test_a_stream_that_does_not_continue_after_an_event_is_opened_anew(
+    streams: Forgetful, stream: GetStream, status: int
+) -> None:
+    streams.status = status
+    async with asyncio.timeout(BOUND):
+        running = asyncio.ensure_future(stream.run())
+        assert [await streams.events.get(), await streams.events.get()] == [b"1", b"1"]
+        running.cancel()
+        await asyncio.wait([running])
+    assert streams.asked_for[:4] == [None, "e1", "e1", None]

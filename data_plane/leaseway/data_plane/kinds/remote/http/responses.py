@@ -45,7 +45,7 @@ from leaseway.wire.timing.retry_after import retry_delay
 
 _logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
-"""Tries in a row to resume a stream that bring no new event and no stream that lasts."""
+"""Tries in a row to resume a stream from one event that bring no other, and none that lasts."""
 
 _HELD: Final = 5.0
 """Seconds after which a resumed stream that ends was no failed try: proxies end silent ones."""
@@ -457,13 +457,14 @@ class GetStream:
         self.is_open = True
         self._parser = SseParser(errors.MAX_BODY)
         self._was_open = False
+        self._is_decided = False
         self._asked_pause = 0.0
 
     async def run(self) -> None:
         """Read the stream until the server turns out to have none."""
-        failures = 0
+        failures = in_vain = 0
         while True:
-            opened = time.monotonic()
+            opened, last_id = time.monotonic(), self._parser.last_id
             try:
                 if not await self._read_once():
                     return
@@ -472,16 +473,22 @@ class GetStream:
             finally:
                 self.is_open = False
                 self._on_end()
-            steady = time.monotonic() - opened > STEADY_STREAM
-            failures = 0 if steady else failures + 1
+            lasted = time.monotonic() - opened
+            failures = 0 if lasted > STEADY_STREAM else failures + 1
+            is_vain = self._is_decided and lasted < _HELD and self._parser.last_id == last_id
+            in_vain = in_vain + 1 if is_vain else 0
+            if in_vain == _MAX_RESUMES:  # the server may no longer know what follows that event
+                in_vain, self._parser.last_id = 0, None
             asked = max(self._parser.retry or 0.0, self._asked_pause)
             await asyncio.sleep(max(asked, self._pauses.ceiling(failures)))
 
     async def _read_once(self) -> bool:
         """Read one stream to its end; return whether to reopen it."""
         parser = self._parser
+        self._is_decided = False
         resumed = {"last-event-id": parser.last_id} if parser.last_id is not None else {}
         async with await self._endpoint.request("GET", {**self._headers, **resumed}) as response:
+            self._is_decided = response.status < 500 and response.status not in _NOT_NOW
             if response.status == 404 and self._was_open:
                 self._on_expired()
             elif response.status >= 400 and self._was_open:
