@@ -138,3 +138,18 @@ def test_forms_files_and_other_types_are_sent(pets: Imported) -> None:
         b"<pet/>",
         "application/xml; charset=utf-8",
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "address"),
+    [
+        ("pets.example", "com/v2", "https://pets.example/com/v2"),
+        ("http://pets.example/", "/v2/", "https://pets.example/v2"),
+        ("pets.example:8443", None, "https://pets.example:8443"),
+    ],
+)
+def test_a_host_and_its_path_are_never_read_as_another_host(
+    host: str, path: str | None, address: str
+) -> None:
+    document: dict[str, Any] = {"swagger": "2.0", "host": host, "basePath": path, "paths": {}}
+    assert import_document(document).base_url == address

@@ -43,11 +43,15 @@ def convert_swagger(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _servers(document: Mapping[str, Any], schemes: Any) -> list[dict[str, Any]]:
-    """Return the address of host and base path, https first; without a host only the path."""
-    host, base = document.get("host"), str(document.get("basePath") or "/")
+    """Return the address of host and base path, https first; without a host only the path.
+
+    Some write the host with a scheme, or the path without a slash: it would name another host.
+    """
+    host, base = document.get("host"), f"/{str(document.get('basePath') or '').lstrip('/')}"
     if not isinstance(host, str) or not host:
         return [{"url": base}]
     listed = [scheme for scheme in _list(schemes) if scheme in ("https", "http")] or ["https"]
+    host = host.rpartition("://")[2].rstrip("/")
     return [{"url": f"{scheme}://{host}{base}"} for scheme in sorted(listed, reverse=True)]
 
 
