@@ -204,7 +204,10 @@ async def test_capacity_of_a_joining_worker_is_given_to_waiting_requests(running
                 assert (await patient).worker.id == "w2"
 
 
-async def test_room_for_a_lease_whose_request_has_failed_is_free_at_once(running: Running) -> None:
+async def test_room_for_a_lease_whose_request_has_failed_is_free_before_its_time_is_over(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "RESERVATION", 3600.0)
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await fill(running, "a", "b", "c", "d")
