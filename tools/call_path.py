@@ -28,7 +28,7 @@ from types import CodeType, FrameType
 from leaseway.control_plane import app as control_plane
 from leaseway.data_plane import app as worker
 from leaseway.sdk import AsyncClient
-from leaseway.wire.channels.endpoint import Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import Endpoint, parse_endpoints
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ECHO = REPOSITORY / "benchmarks" / "servers" / "echo.py"
@@ -154,7 +154,7 @@ async def system(config: Path) -> AsyncIterator[str]:
     ]
     try:
         address = await asyncio.wait_for(listening, WAIT)
-        options = worker.WorkerOptions(parse_endpoint(address), LOOPBACK, id="profiled")
+        options = worker.WorkerOptions(parse_endpoints(address), LOOPBACK, id="profiled")
         planes.append(loop.create_task(worker.run(options, ready=joined.set_result)))
         await asyncio.wait_for(joined, WAIT)
         yield address

@@ -39,7 +39,7 @@ from leaseway.v1 import (
     sync_pb2_grpc,
 )
 from leaseway.wire.channels.auth import bearer_metadata
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 from leaseway.wire.channels.local import LocalStream, LocalWorker
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Fault
@@ -518,7 +518,7 @@ async def running() -> AsyncIterator[Bench]:
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        options = WorkerOptions(address, Endpoint("127.0.0.1", 0), id="w1")
+        options = WorkerOptions(Endpoints(address), Endpoint("127.0.0.1", 0), id="w1")
         bench.exit = group.create_task(run(options, ready=listening.set_result))
         bench.connect(await listening)
         bench.first_hello = await plane.hello()
@@ -564,7 +564,7 @@ async def worker_bench(
             if name in fields
         }
         fields = {"labels": {"zone": "a"}, "concurrent_starts": MANY_STARTS, **fields}
-        options = WorkerOptions(address, bound, id="w1", capacity=capacity, **fields)
+        options = WorkerOptions(Endpoints(address), bound, id="w1", capacity=capacity, **fields)
         background = bench.background = Background(group)
         bench.worker = Worker(
             options,

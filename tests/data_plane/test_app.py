@@ -18,7 +18,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.app import run
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import WorkerOptions
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
@@ -83,7 +83,7 @@ async def test_a_drain_from_the_control_plane_ends_the_worker(running: Bench) ->
 
 
 async def test_listening_to_other_machines_without_a_key_is_rejected() -> None:
-    options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("0.0.0.0", 0))
+    options = WorkerOptions(Endpoints(Endpoint("127.0.0.1", 1)), Endpoint("0.0.0.0", 0))
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         await run(options, ready=lambda _: None)
 
@@ -92,7 +92,9 @@ async def test_a_worker_logs_that_it_waits_for_its_control_plane(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listening = asyncio.Event()
-    options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early")
+    options = WorkerOptions(
+        Endpoints(Endpoint("127.0.0.1", 1)), Endpoint("127.0.0.1", 0), id="early"
+    )
     worker = asyncio.create_task(run(options, ready=lambda _: listening.set()))
     async with asyncio.timeout(BOUND):
         await listening.wait()
@@ -117,7 +119,9 @@ async def test_a_worker_without_tls_is_told_of_it_by_a_control_plane_that_closes
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as secured:
         port = secured.sockets[0].getsockname()[1]
-        options = WorkerOptions(Endpoint("127.0.0.1", port), Endpoint("127.0.0.1", 0), id="open")
+        options = WorkerOptions(
+            Endpoints(Endpoint("127.0.0.1", port)), Endpoint("127.0.0.1", 0), id="open"
+        )
         worker = asyncio.create_task(run(options, ready=lambda _: None))
         async with asyncio.timeout(BOUND):
             while "worker open" not in caplog.text:
@@ -134,7 +138,9 @@ async def test_a_taken_port_is_an_error_that_names_it() -> None:
         taken.listen()
         endpoint = Endpoint("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(OSError, match=str(endpoint)):
-            await run(WorkerOptions(Endpoint("127.0.0.1", 1), endpoint), ready=lambda _: None)
+            await run(
+                WorkerOptions(Endpoints(Endpoint("127.0.0.1", 1)), endpoint), ready=lambda _: None
+            )
 
 
 async def test_diagnostics_work_before_the_worker_is_built(
@@ -150,7 +156,10 @@ async def test_diagnostics_work_before_the_worker_is_built(
 
     monkeypatch.setattr(WorkerVault, "refresh", ask_first)
     options = WorkerOptions(
-        Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early", artifacts=tmp_path
+        Endpoints(Endpoint("127.0.0.1", 1)),
+        Endpoint("127.0.0.1", 0),
+        id="early",
+        artifacts=tmp_path,
     )
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with caplog.at_level(logging.INFO):

@@ -72,7 +72,7 @@ from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.v1 import catalog_pb2, leases_pb2_grpc
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 from leaseway.wire.channels.local import LocalWorker
 
@@ -111,7 +111,7 @@ class WorkerOptions:
     """How a worker runs.
 
     Attributes:
-        control_plane: The control plane to join.
+        control_planes: The control planes, of which one leads: the one to join.
         listen: The address to listen on; port 0 lets the system choose.
         advertise: The address for callers, or None for the bound one; port 0 is the bound port.
         id: The worker's name, stable over restarts.
@@ -133,12 +133,11 @@ class WorkerOptions:
             many as the processors of this machine allow (`default_concurrent_starts`).
         audit: The folder of the audit, or None.
         audit_sink: Where the audit is shipped to, or None.
-        standbys: Control planes of which one may lead instead of the first one.
         front: Serves MCP clients in the worker's process, or None.
         own_paths: Further files and folders of Leaseway, which no sandboxed server may see.
     """
 
-    control_plane: Endpoint
+    control_planes: Endpoints
     listen: Endpoint
     advertise: Endpoint | None = None
     id: str = field(default_factory=socket.gethostname)
@@ -157,7 +156,6 @@ class WorkerOptions:
     concurrent_starts: int | None = None
     audit: Path | None = None
     audit_sink: AuditSink | None = None
-    standbys: tuple[Endpoint, ...] = ()
     own_paths: tuple[Path, ...] = ()
     front: Front | None = field(default=None, compare=False)
 
@@ -320,7 +318,7 @@ class Worker:
             on_disk=problems.on_artifact_storage,
             on_rejected=meters.record_rejected_read if meters is not None else ignore,
         )
-        outgoing = Outgoing(str(options.control_plane))
+        outgoing = Outgoing(str(options.control_planes.first))
         approvals = ApprovalQuestions(outgoing)
         permits = Permits(outgoing)
         recent = RecentCalls(options.recent_calls) if options.recent_calls else None
@@ -355,11 +353,10 @@ class Worker:
         registration = Registration(
             worker=me,
             capacity=options.capacity,
-            control_plane=options.control_plane,
+            control_planes=options.control_planes,
             key=options.worker_key or options.key,
             labels=_labels(options, address.host),
             servers=options.servers,
-            standbys=options.standbys,
         )
         self.sync = SyncClient(
             WorkerStatus(

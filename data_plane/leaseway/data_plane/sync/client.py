@@ -113,7 +113,7 @@ class SyncClient:
         self._approvals = approvals
         self._permits = permits
         self._registration = status.registration
-        self._planes = 1 + len(status.registration.standbys)
+        self._planes = len(list(status.registration.control_planes))
         self._pool = status.pool
         self._leases = status.leases
         self._on_drain = on_drain
@@ -136,9 +136,8 @@ class SyncClient:
 
     async def run(self) -> None:
         """Join, serve the stream, and join again when it ends; until cancelled."""
-        planes = (self._registration.control_plane, *self._registration.standbys)
         channel = self._channel = LeaderChannel(
-            [str(plane) for plane in planes],
+            list(map(str, self._registration.control_planes)),
             partial(open_channel, options=CHANNEL_OPTIONS),
         )
         # The generated stub cannot be typed for writing to an open stream.

@@ -18,7 +18,7 @@ from leaseway.data_plane.sync.instances import (
 )
 from leaseway.spec.codec import key_from_proto
 from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoints
 from leaseway.wire.messages.events import event_to_proto
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
@@ -30,20 +30,18 @@ class Registration:
     Attributes:
         worker: Its id, incarnation and address.
         capacity: The limit of leases.
-        control_plane: The control plane to join.
+        control_planes: The control planes, of which one leads: the one to join.
         key: The key to join with, or None.
         labels: For placement.
         servers: Patterns of the server ids that it serves; empty means all.
-        standbys: Control planes of which one may lead instead of the first one.
     """
 
     worker: catalog_pb2.WorkerRef
     capacity: int
-    control_plane: Endpoint
+    control_planes: Endpoints
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     servers: tuple[str, ...] = ()
-    standbys: tuple[Endpoint, ...] = ()
 
 
 @dataclass

@@ -42,7 +42,7 @@ from leaseway.v1 import (
     sync_pb2,
     sync_pb2_grpc,
 )
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -107,7 +107,7 @@ class Planes:
         authenticator = authenticator_for(None)
         server = make_server(interceptors=identity_interceptors(authenticator))
         bound = bind(server, _LOOPBACK)
-        options = WorkerOptions(joined, bound, id=_WORKER, capacity=self._capacity)
+        options = WorkerOptions(Endpoints(joined), bound, id=_WORKER, capacity=self._capacity)
         async with asyncio.TaskGroup() as group:
             background, shutdown, ready = Background(group), self._shutdown, asyncio.Event()
             self.worker = Worker(

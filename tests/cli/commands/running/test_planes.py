@@ -23,7 +23,7 @@ from leaseway.data_plane import app as worker_app
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.worker import WorkerOptions
 from leaseway.vault.key import VaultPlace
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, Endpoints
 
 Run = Callable[..., Result]
 
@@ -124,7 +124,7 @@ def test_a_worker_gets_its_options_and_prints_its_address(run: Run, plane: _Plan
     )
     assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
     assert plane.options == WorkerOptions(
-        control_plane=Endpoint("cp", 1),
+        control_planes=Endpoints(Endpoint("cp", 1)),
         listen=Endpoint("0.0.0.0", 0),
         advertise=Endpoint("w1", 0),
         id="w1",

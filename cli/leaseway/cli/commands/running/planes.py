@@ -311,8 +311,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
             )
             front = WorkerFront(how, mcp_listener)
         options = WorkerOptions(
-            control_plane=control_planes.first,
-            standbys=control_planes.others,
+            control_planes=control_planes,
             listen=listen,
             advertise=advertise,
             id=worker_id or socket.gethostname(),
