@@ -157,12 +157,16 @@ def announce(payload: bytes, handle: str, name: str, *, is_structured: bool) -> 
         members: dict[str, Any] = dict(_members(payload or b"{}"))
         if members.get("resultType", msgspec.Raw(b'"complete"')) != msgspec.Raw(b'"complete"'):
             return payload
-        content = msgspec.json.decode(members.get("content", b"[]"), type=list[msgspec.Raw])
+        content = bytes(members.get("content", b"[]")).strip()
+        if not content.startswith(b"["):
+            return payload
         meta = msgspec.json.decode(members.get("_meta", b"{}"), type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError):
         return payload
     text = f'Session: {handle}\nTo keep this state, pass it as "{name}" in the next calls.'
-    members["content"] = [*content, {"type": "text", "text": text}]
+    # Behind the other items, which may be too many to take them apart.
+    others, item = content[:-1].rstrip(), encode({"type": "text", "text": text})
+    members["content"] = msgspec.Raw(b"%b%b%b]" % (others, b"" if others == b"[" else b",", item))
     members["_meta"] = {**meta, META_KEY: handle}
     structured = bytes(members.get("structuredContent", b""))
     if is_structured and structured.startswith(b"{"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.core.definitions.results import corrected, corrected_params, with_content
 from leaseway.data_plane.mcp.protocol.messages.results import read_result
+from leaseway.wire.bounds import MAX_VALUES
 
 TEXT = {"type": "text", "text": "x"}
 PNG = "iVBORw0KGgo="
@@ -173,3 +174,10 @@ def test_a_result_without_content_says_as_a_text_what_it_says(
 ) -> None:
     payload = json.loads(with_content(json.dumps(result).encode()))
     assert payload == {"content": [{"type": "text", "text": text} for text in texts], **result}
+
+
+@pytest.mark.parametrize("item", [b"0", b'{"type":"text","text":"","annotations":null}'])
+def test_a_list_of_very_many_values_is_not_taken_apart(item: bytes) -> None:
+    result = b'{"content":[%b],"isError":false}' % b",".join([item] * (MAX_VALUES + 1))
+    assert corrected(result) == (result, "")
+    assert read_result(result)[0] is result

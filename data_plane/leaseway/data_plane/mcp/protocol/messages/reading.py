@@ -21,7 +21,11 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.messages.results import SeenResponse, look_at
+from leaseway.data_plane.mcp.protocol.messages.results import (
+    SeenResponse,
+    has_many_objects,
+    look_at,
+)
 from leaseway.wire import bounds
 
 _ItemT = TypeVar("_ItemT")
@@ -223,7 +227,7 @@ def read(data: bytes) -> JsonRpcMessage:
         RecursionError: It is nested too deeply; likewise.
     """
     data = data if data.isascii() else _as_text(data)
-    if len(data) >= _GLANCED_FROM:
+    if len(data) >= _GLANCED_FROM and not has_many_objects(data):
         return _glance(data) or _decode(data)
     return _decode(data)
 

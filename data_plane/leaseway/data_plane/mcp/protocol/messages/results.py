@@ -15,6 +15,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from leaseway.data_plane.core.definitions.results import HAS_SCHEME, corrected
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
+from leaseway.wire.bounds import MAX_VALUES
+from leaseway.wire.messages.portable_json import has_many_values
 
 _QUOTE: Final = b'"'
 """How every text begins."""
@@ -124,6 +126,11 @@ _read_small: Final = msgspec.json.Decoder(Look[str]).decode
 _read_large: Final = msgspec.json.Decoder(Look[Raw]).decode
 
 
+def has_many_objects(json: bytes) -> bool:
+    """Return whether a result has more objects than can be looked at on the event loop."""
+    return json.count(b"{") > MAX_VALUES and has_many_values(json)
+
+
 def look_at(result: bytes | memoryview | Raw) -> Look[Raw]:
     """Return what a large result has.
 
@@ -153,6 +160,8 @@ def read_result(payload: bytes) -> tuple[bytes, Flags, str]:
         ValueError: It is no result of MCP.
     """
     try:
+        if has_many_objects(payload):
+            return payload, _read_flags(payload), ""
         return payload, (_read_small if len(payload) <= _SMALL else look_at)(payload), ""
     except ValueError:
         payload, changes = corrected(payload)
