@@ -225,12 +225,12 @@ MAX_HEADERS: Final = 20 * KIB
 """Headers of one RPC, with a token of 16 KiB."""
 MAX_RPCS: Final = 5_000
 """Open RPCs of one connection: more than the limits with an error of their own allow."""
-MAX_RPC_HELD: Final = 128 * MIB
+MAX_RPC_HELD: Final = 256 * MIB
 """Bytes of requests, and of responses that are not read yet, of the unary RPCs of one tenant; of a
 connection if its caller has none."""
-MAX_RPC_READS: Final = 8
+MAX_RPC_READS: Final = 32
 """Requests of unary RPCs of one tenant that are received at the same time; so of a connection."""
-RPC_READ_TIMEOUT: Final = 60.0
+RPC_READ_TIMEOUT: Final = 30.0
 """How long one of them may take."""
 
 MAX_OAUTH_DOCUMENT: Final = 256 * KIB
