@@ -2,7 +2,8 @@
 
 The first argument says what any other first message causes: `exits`, `closes` its output, `hangs`
 for ever, is answered by a `parse error` without an id, or `poisons` the connection: everything is
-refused from then on. The second is a file to which each start and method is appended.
+refused from then on. `exits once` exits, too, and the second start is too slow for anybody. The
+second argument is a file to which each start and method is appended.
 """
 
 import json
@@ -25,7 +26,7 @@ def send(**message):
 
 
 def refuse(key):
-    if how == "exits":
+    if how.startswith("exits"):
         print("Error: ExpectedInitializeRequest", file=sys.stderr, flush=True)
         sys.exit(1)
     if how == "closes":
@@ -52,6 +53,8 @@ def answer(method, key):
 
 
 note("start")
+if how == "exits once" and log.read_text().count("start") == 2:
+    time.sleep(600)
 initialized = poisoned = False
 for line in sys.stdin:
     message = json.loads(line)

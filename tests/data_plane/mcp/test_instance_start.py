@@ -100,29 +100,16 @@ async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no
     assert len(starts.read_text()) <= 2
 
 
-async def test_the_exit_of_a_first_start_is_told_if_the_second_takes_too_long(
+async def test_a_slow_server_that_exits_after_discover_starts_the_next_time(
     bench: Bench, tmp_path: Path
 ) -> None:
-    started = tmp_path / "started"
-    script = f"""
-import pathlib, sys
-started = pathlib.Path({str(started)!r})
-if not started.exists():
-    started.touch()
-    sys.exit('no database')
-sys.stdin.read()
-"""
-    fault = await bench.fails(
-        server_spec(
-            VariantKey("broken"),
-            "stdio",
-            command=sys.executable,
-            args=("-c", script),
-            startup_timeout=5.0,
-        )
-    )
+    log = tmp_path / "log"
+    spec = bench.stdio("initialize_first", "exits once", str(log), startup_timeout=5.0)
+    fault = await bench.fails(spec)
     assert fault.metadata["problem"] == "EXITED"
-    assert "no database" in fault.message
+    assert "ExpectedInitializeRequest" in fault.message
+    assert list((await bench.start(spec)).tools) == ["hello"]
+    assert log.read_text().split("start\n")[3].startswith("initialize\n")
 
 
 @pytest.mark.parametrize("mode", ["one_version", "a_secret_version"])

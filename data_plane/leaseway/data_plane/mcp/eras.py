@@ -17,8 +17,8 @@ class KnownEras:
     """The eras that servers were found to have, by launch hash; the newest 4,096.
 
     A server whose toolset is recorded has its version there. This covers starts before that, and
-    those that failed: a legacy server that hangs after `server/discover` is only found out by its
-    next start.
+    those that failed: a legacy server that hangs after `server/discover`, or exits and has no time
+    left for another start, is only found out by its next start.
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,9 @@ class KnownEras:
 
         Args:
             launch_hash: The server's.
-            greeted_in_vain: Whether it was greeted with `server/discover` and answered nothing. The
-                next start begins with `initialize` then; otherwise nothing is known any more.
+            greeted_in_vain: Whether it was greeted with `server/discover` and answered nothing, or
+                no time was left after that. The next start begins with `initialize` then;
+                otherwise nothing is known any more.
         """
         self._versions.pop(launch_hash, None)
         if greeted_in_vain:

@@ -307,6 +307,8 @@ class Instance:
         except Exception as error:
             if self._ready.done() or not self._session.timed_out(error):
                 raise
+            # A slow server has no time for two starts: the next one begins with `initialize`.
+            self._host.eras.note_failure(self.spec.launch_hash, greeted_in_vain=True)
             raise first from None  # the error of the complete attempt says more
 
     async def _connect(self) -> McpSession:
