@@ -99,8 +99,19 @@ def test_the_more_informative_fault_of_two_tries_is_kept(first: Fault, second: F
     kept = more_informative(first, second)
     assert ranks.index(kept.started) == max(map(ranks.index, (first.started, second.started)))
     if first.started == second.started:
-        assert kept is second or (first.reason in DOWN and second.reason is Reason.CAPACITY)
+        hid_cause = first.reason in DOWN and second.reason is Reason.CAPACITY
+        assert kept.reason is second.reason or (kept is first and hid_cause)
     assert more_informative(None, second) is second
+
+
+def test_a_timeout_tells_why_an_earlier_try_failed() -> None:
+    down = Fault(Reason.OVERLOADED, "The audit's sink cannot be reached.")
+    passed = Fault(Reason.DEADLINE_EXCEEDED, "The timeout passed.", started="unknown")
+    kept = more_informative(down, passed)
+    assert (kept.reason, kept.started) == (Reason.DEADLINE_EXCEEDED, "unknown")
+    assert kept.message == (
+        "The timeout passed. An earlier try failed: The audit's sink cannot be reached."
+    )
 
 
 @pytest.mark.parametrize("reason", FINAL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, Fault, Reason, Started
@@ -131,6 +131,8 @@ def more_informative(known: Fault | None, fault: Fault) -> Fault:
         return fault
     if _STARTED_RANK[known.started] > _STARTED_RANK[fault.started]:
         return known
+    if fault.reason is Reason.DEADLINE_EXCEEDED and known.reason is not fault.reason:
+        return replace(fault, message=f"{fault.message} An earlier try failed: {known.message}")
     hides_cause = known.reason in _DOWN and fault.reason is Reason.CAPACITY
     return known if hides_cause and known.started == fault.started else fault
 
