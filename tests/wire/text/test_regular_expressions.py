@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from leaseway.wire.text.regular_expressions import has_lookaround, is_javascript
@@ -70,3 +72,9 @@ def test_what_other_languages_read_is_none(pattern: str) -> None:
 )
 def test_lookaround_is_found(pattern: str, looks_around: bool) -> None:
     assert has_lookaround(pattern) is looks_around
+
+
+def test_classes_without_an_end_take_no_time_that_grows_with_their_square() -> None:
+    began = time.process_time()
+    assert not has_lookaround("[" * 100_000)
+    assert time.process_time() - began < 1.0

@@ -47,7 +47,8 @@ _token: Final = re.compile(
 _in_class: Final = re.compile(
     rf"(?P<set>\\(?:{_SET}))|\\(?:{_CHARACTER}|[-b])|[^\\\]]", re.DOTALL
 ).match
-_quoted: Final = re.compile(r"\\.|\[(?:[^\\\]]|\\.)*\]", re.DOTALL).sub
+_quoted: Final = re.compile(r"\\.|\[(?:[^\\\]]|\\.)*+\]?", re.DOTALL).sub
+"""Escapes and classes. One without an end takes the rest, so that none begins within it."""
 _find_lookaround: Final = re.compile(r"\(\?<?[=!]").search
 _SPECIAL: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0, "b": 8}
 _LOOKAROUNDS: Final = ("(?=", "(?!", "(?<=", "(?<!")
