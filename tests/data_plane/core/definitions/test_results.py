@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import mcp_types
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,4 +181,6 @@ def test_a_result_without_content_says_as_a_text_what_it_says(
 def test_a_list_of_very_many_values_is_not_taken_apart(item: bytes) -> None:
     result = b'{"content":[%b],"isError":false}' % b",".join([item] * (MAX_VALUES + 1))
     assert corrected(result) == (result, "")
-    assert read_result(result)[0] is result
+    payload, flags, _ = read_result(result)
+    assert payload is result
+    assert isinstance(flags.content, msgspec.Raw)

@@ -99,6 +99,10 @@ class Flags(msgspec.Struct, gc=False, frozen=True):
     content: Any = UNSET
 
 
+class _FlagsAlone(Flags, frozen=True):
+    content: Raw | UnsetType = UNSET  # whether there is any, however much
+
+
 class Look(Flags, Generic[TextT], frozen=True):
     """A result that official clients accept."""
 
@@ -121,7 +125,7 @@ class SeenResponse(JsonRpcMessage, frozen=True):
     look: Look[Raw] = Look()
 
 
-_read_flags: Final = msgspec.json.Decoder(Flags).decode
+_read_flags: Final = msgspec.json.Decoder(_FlagsAlone).decode
 _read_small: Final = msgspec.json.Decoder(Look[str]).decode
 _read_large: Final = msgspec.json.Decoder(Look[Raw]).decode
 
