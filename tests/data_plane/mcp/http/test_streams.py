@@ -14,7 +14,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.kinds.remote.http import responses
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint
-from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream
+from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream, Unanswered
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.outgoing import Outgoing
@@ -198,6 +198,15 @@ async def test_a_stream_that_breaks_after_a_new_event_is_resumed_from_it() -> No
         await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
     assert [answer.id for answer in answers] == [7]
     assert served.asked == ["1", "1", "2"]
+
+
+async def test_what_is_no_message_in_a_batch_does_not_hide_the_answer_beside_it() -> None:
+    answers: list[JsonRpcMessage] = []
+    with pytest.raises(Unanswered):
+        await reader(Served(failures=0), answers).handle_body(
+            7, b'[{"type":"heartbeat"},{"jsonrpc":"2.0","id":7,"result":{}}]'
+        )
+    assert [answer.id for answer in answers] == [7]
 
 
 class Held(Served):

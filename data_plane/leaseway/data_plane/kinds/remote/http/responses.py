@@ -215,10 +215,11 @@ class EventReader:
         except ValueError:
             raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
         for message in messages:
-            if message.is_none:
-                fault = errors.unreadable(self._server, "a message that is not JSON-RPC")
-                raise Unanswered(fault, is_final=True)
-            self._on_message(key, message)
+            if not message.is_none:
+                self._on_message(key, message)
+        if any(message.is_none for message in messages):
+            fault = errors.unreadable(self._server, "a message that is not JSON-RPC")
+            raise Unanswered(fault, is_final=True)
 
     async def _read_messages(self, data: bytes) -> Sequence[JsonRpcMessage]:
         """Read a message, or those of a batch.
