@@ -69,6 +69,8 @@ def test_a_search_of_a_hostile_text_is_linear(search: Callable[[str], object], t
         "key-of-mine-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.s-g",
         "Authorization: eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig",
         "a.eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig",
+        "--eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig",
+        "9f1c-aaaa-bbbb-cccc-dddd-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sig",
     ],
 )
 def test_a_token_is_found_wherever_it_begins(text: str) -> None:
