@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
@@ -15,7 +16,7 @@ from tests.front.http.test_callers import BOUND, FakeFront, Keys
 
 from leaseway.front.app import McpListener
 from leaseway.front.http.callers import Callers
-from leaseway.front.http.connection import FrontConnections
+from leaseway.front.http.connection import FrontConnection, FrontConnections, HeadHandler
 from leaseway.front.http.request_checks import AccessCheck, HttpError, read_body
 from leaseway.front.http.resumption import ResumableStreams
 from leaseway.front.http.server import HttpServer
@@ -139,12 +140,27 @@ async def test_a_request_that_outlives_its_connection_counts_until_it_ends() -> 
     holding.set("unread", MIB)
     holding.keep_for([handling])
     holding.end_request()
-    holding.lose_connection()
+    holding.lose_connection(is_handled=False)
     assert sizes[-1] == MIB
     holding.cancel_requests()
     await asyncio.wait([handling])
     await asyncio.sleep(0)
     assert sizes[-1] == 0
+
+
+async def test_a_request_whose_connection_is_lost_before_its_handler_starts_counts_no_more() -> (
+    None
+):
+    table = FrontConnections()
+    connection = FrontConnection(Mock(), table)
+    connection.connection_made(Mock())
+    unknown = HeadHandler(
+        lambda _body, _reply: None, cancel_on_disconnect=True, accepts_stream=True
+    )
+    connection._start(unknown, bytes(MIB), b"", b"")
+    assert table._bytes.total == MIB
+    connection.connection_lost(None)
+    assert table._bytes.total == 0
 
 
 def test_streams_that_can_be_resumed_are_bounded_over_all_credentials() -> None:

@@ -183,7 +183,7 @@ class FrontConnection(asyncio.Protocol):
         if self._rejected:
             return
         self._table.remove(self._inner)
-        self.holding.lose_connection()
+        self.holding.lose_connection(is_handled=self._task is not None or self._handlers > 0)
         self._inner.connection_lost(exc)
         if self._handler is not None and self._handler.cancel_on_disconnect:
             self._cancel()

@@ -84,10 +84,12 @@ class Holding:
         if self.parts and not self._requests:
             self.set("request", 0)
 
-    def lose_connection(self) -> None:
-        """Keep only what is still handled: the client has gone."""
+    def lose_connection(self, *, is_handled: bool) -> None:
+        """Keep only a request that is still handled: the client has gone."""
         for part in ("unread", "waiting"):
             self.set(part, 0)
+        if not is_handled:
+            self.end_request()
 
     def cancel_requests(self) -> None:
         for handling in self._requests:
