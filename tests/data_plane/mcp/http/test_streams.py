@@ -209,6 +209,19 @@ async def test_what_is_no_message_in_a_batch_does_not_hide_the_answer_beside_it(
     assert [answer.id for answer in answers] == [7]
 
 
+async def test_others_have_their_turn_while_a_whole_stream_of_many_lines_is_read() -> None:
+    answers: list[JsonRpcMessage] = []
+    answer = b'data: {"jsonrpc":"2.0","id":7,"result":{}}\n\n'
+    reading = asyncio.ensure_future(
+        reader(Served(failures=0), answers).handle_events(7, b":\n" * 10_000 + answer)
+    )
+    await asyncio.sleep(0)
+    assert not reading.done()
+    async with asyncio.timeout(BOUND):
+        await reading
+    assert [answer.id for answer in answers] == [7]
+
+
 class Held(Served):
     """Lets three resumed streams end without an event."""
 

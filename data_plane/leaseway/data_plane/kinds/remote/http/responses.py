@@ -136,11 +136,7 @@ class EventReader:
                     rest = await errors.read_body(self._server, response)
                     await self.handle_body(key, data + rest)
                     return
-                for piece in turns(data):
-                    for event in parser.feed(piece):
-                        await self.handle_event(key, event)
-                    if piece is not data:
-                        await asyncio.sleep(0)
+                await self._feed(key, parser, data)
                 if not self._is_pending(key):
                     return
             self._handle_last(key, parser.finish())
@@ -157,9 +153,16 @@ class EventReader:
             Fault: An event answers the request, but is not JSON-RPC.
         """
         parser = SseParser(errors.MAX_BODY)
-        for event in parser.feed(stream):
-            await self.handle_event(key, event)
+        await self._feed(key, parser, stream)
         self._handle_last(key, parser.finish())
+
+    async def _feed(self, key: object, parser: SseParser, data: bytes) -> None:
+        """Handle the messages of a part of a stream, in turns with everything else."""
+        for piece in turns(data):
+            for event in parser.feed(piece):
+                await self.handle_event(key, event)
+            if piece is not data:
+                await asyncio.sleep(0)
 
     def _handle_last(self, key: object, data: bytes) -> None:
         """Handle the last event of a stream, without the empty line after it, if it is whole."""
