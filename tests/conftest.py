@@ -20,6 +20,7 @@ from leaseway.spec import rules
 pytest_plugins = ["tests.stalls"]
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOTS: Final = ("sdk", "cli", "front", "control_plane", "data_plane")
 ServerCommand = Callable[[str], list[str]]
 _BEGIN_OF_2020: Final = 1_577_836_800.0
 BOUND = 60.0

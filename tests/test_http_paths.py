@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.data_plane.conftest import Bench, worker_bench
-from tests.front.http.test_callers import FakeFront, served
+from tests.front.http.fake_fronts import FakeFront, served
 
 import leaseway
 from leaseway.front.http.callers import Callers

@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.conftest import ROOTS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOTS = ("sdk", "cli", "front", "control_plane", "data_plane")
 PACKAGES = (
     "v1",
     "runbook",

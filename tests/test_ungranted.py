@@ -26,7 +26,7 @@ from tests.control_plane.conftest import serving as plane_serving
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import worker
 from tests.data_plane.conftest import Bench, worker_bench
-from tests.identity.test_interceptor import METHODS
+from tests.identity.rpcs import METHODS
 
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor

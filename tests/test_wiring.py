@@ -7,8 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from tests.conftest import ROOT
-from tests.test_packaging import ROOTS
+from tests.conftest import ROOT, ROOTS
 
 from leaseway.wire.timing import backoff
 

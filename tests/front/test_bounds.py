@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.front.fakes import INITIALIZE, JSON, PING, FakeMethods, Sdk
 
 from leaseway.front.app import McpListener
 from leaseway.front.http import open_requests, request_checks, streams
@@ -19,66 +19,11 @@ from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.http.streams import EventStream
-from leaseway.front.protocol.handshake import Declared
 from leaseway.front.sessions.sealing import Owner, Sealer
 from leaseway.front.sessions.table import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.wire.channels.endpoint import Endpoint
 
 BOUND = 60
-PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-INITIALIZE = {**PING, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
-JSON = {"Accept": "application/json, text/event-stream"}
-
-
-class Sdk:
-    """A fake SDK client without leases."""
-
-    def session(self, key: str, idle: float | None = None) -> Sdk:
-        self.key, self.idle = key, idle
-        return self
-
-    @property
-    def _client(self) -> Sdk:
-        return self
-
-    _open_runtime = None
-
-    def leases(self) -> list[Any]:
-        return []
-
-    def _scope(self) -> tuple[Any, str]:
-        return SimpleNamespace(leases=self), self.key
-
-    async def leave_session(self, _key: str, _keep: float) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class FakeMethods:
-    """Fake methods, with a catalog that never changes."""
-
-    def __init__(self) -> None:
-        self.client, self.catalog = Sdk(), self
-        self.instructions = self.declaring = self.plain_calls = self
-
-    async def text(self, _scope: str) -> str:
-        return ""
-
-    async def declared(self, _scope: str, _media: object) -> Declared:
-        return Declared()
-
-    def subscribe(self, _listener: object) -> Callable[[], None]:
-        return lambda: None
-
-    def learn_lists(self, _server: str, _listed: bytes) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def handle(self, _request: object) -> bytes:
-        return b"{}"
-
-    def find(self, _live: object, _scope: str, _params: bytes) -> None:
-        """Say that no call is plain."""
 
 
 class StreamFront:

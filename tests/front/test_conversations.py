@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tests.front.harness import ACCEPT, MODERN, front, host, session_of
-from tests.front.http.test_callers import Keys
+from tests.front.http.fake_fronts import Keys
 
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.identity.authenticator import Authenticator

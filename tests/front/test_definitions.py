@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.front.tools import make_tool
 
 from leaseway.front.lists import definitions
 from leaseway.front.lists.definitions import tool_definition, tool_listing
 from leaseway.front.protocol.messages import JsonRpcError
-from leaseway.sdk import Tool
-
-
-def make_tool(name: str, **members: Any) -> Tool:
-    plain: dict[str, Any] = {
-        "server_id": "s",
-        "original_name": name,
-        "title": "",
-        "description": "",
-        "input_schema": {"type": "object"},
-        "output_schema": None,
-        "annotations": {},
-        "extra": {},
-        "shared": True,
-    }
-    return Tool(name=name, **{**plain, **members})
 
 
 @given(st.sets(st.text("abc_-1", min_size=1, max_size=8)), st.integers(1, 300))

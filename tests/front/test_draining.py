@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
 from tests.conftest import BOUND
+from tests.front.fakes import META, Pipe
 
 from leaseway.front.app import McpListener
 from leaseway.front.draining import Drain
@@ -39,11 +40,6 @@ INITIALIZE = {
         "capabilities": {"elicitation": {"form": {}}},
         "clientInfo": {"name": "t", "version": "1"},
     },
-}
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
 }
 LISTEN = {
     "jsonrpc": "2.0",
@@ -264,25 +260,6 @@ async def test_the_client_of_a_call_that_is_cut_off_is_told(
         told = response[0] if way == "batch" else response
         assert told["id"] == 2
         assert told["error"]["data"] == {"reason": "CANCELLED", "started": "unknown"}
-
-
-class Pipe:
-    """Stands in for `HandshakeResponder`: the lines of a client at the other end of a pipe."""
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-        self.connected = asyncio.Event()
-        self.on_line: Callable[[bytes | None], None]
-
-    def connect(self, on_line: Callable[[bytes | None], None]) -> None:
-        self.on_line = on_line
-        self.connected.set()
-
-    def wait_instructed(self) -> None:
-        """The first starts of servers have ended."""
-
-    async def send(self, message: Any) -> None:
-        await asyncio.to_thread(self.on_line, json.dumps(message).encode())
 
 
 async def test_a_front_on_stdio_finishes_its_calls_and_answers_listen(

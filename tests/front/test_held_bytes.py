@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
-from tests.front.http.test_callers import BOUND, FakeFront, Keys
+from tests.front.http.fake_fronts import BOUND, FakeFront, Keys
 
 from leaseway.front.app import McpListener
 from leaseway.front.http.callers import Callers

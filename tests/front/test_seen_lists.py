@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.front.test_definitions import make_tool
+from tests.front.tools import make_tool
 
 from leaseway.front.lists import seen
 from leaseway.front.lists.definitions import (

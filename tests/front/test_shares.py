@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.front.http.test_callers import BOUND, Keys, bearer
-from tests.front.test_bounds import INITIALIZE, JSON, PING, FakeMethods, Sdk
+from tests.front.fakes import INITIALIZE, JSON, PING, FakeMethods, Sdk
+from tests.front.http.fake_fronts import BOUND, Keys, bearer
 
 from leaseway.front.app import McpListener
 from leaseway.front.http import server as server_module

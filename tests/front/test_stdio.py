@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.system import eventually
-from tests.front.test_bounds import FakeMethods
-from tests.front.test_draining import META, Pipe
+from tests.front.fakes import META, FakeMethods, Pipe
 
 from leaseway.front import stdio
 from leaseway.front.calling.requests import Request

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.front.questions import QUESTIONS, tools
-from tests.front.test_definitions import make_tool
+from tests.front.tools import make_tool
 
 from leaseway.front.lists.definitions import tool_listing
 from leaseway.front.lists.tool_search import ToolSearch, search_listing

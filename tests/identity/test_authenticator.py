@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from grpc import StatusCode
-from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 from tests.conftest import BOUND
+from tests.identity.tokens import IDENTITY, NOW, ec_key, publish, token
 
 from leaseway.identity import authenticator
 from leaseway.identity.authenticator import Authenticator, authenticator_for
@@ -25,16 +25,6 @@ from leaseway.telemetry.http_listener import refusal_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import code_of
 
-NOW = 1_800_000_000.0
-IDENTITY = """
-[[jwt]]
-issuer = "https://login.example"
-audience = "leaseway"
-jwks = "jwks.json"
-agent_claim = "azp"
-roles_claim = "roles"
-"""
-
 
 class Clock:
     def __init__(self) -> None:
@@ -42,29 +32,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.at
-
-
-def ec_key(key_id: str) -> ECKey:
-    return ECKey.generate_key("P-256", {"kid": key_id, "use": "sig"}, private=True)
-
-
-def publish(folder: Path, *keys: ECKey) -> None:
-    document = KeySet(list(keys)).as_dict(private=False)
-    (folder / "jwks.json").write_text(json.dumps(document))
-
-
-def token(key: Any, algorithm: str = "ES256", **changes: object) -> str:
-    claims: dict[str, object] = {
-        "iss": "https://login.example",
-        "aud": "leaseway",
-        "sub": "alice",
-        "exp": int(NOW) + 600,
-        "tenant": "acme",
-        "azp": "billing",
-    }
-    claims.update(changes)
-    present = {name: value for name, value in claims.items() if value is not None}
-    return jwt.encode({"alg": algorithm, "kid": key.kid}, present, key, algorithms=[algorithm])
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from google.protobuf import message_factory
 from tests.conftest import BOUND
+from tests.identity.rpcs import METHODS, SERVICES
 
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor, caller
@@ -20,7 +21,7 @@ from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
 from leaseway.identity.rules import RULES
 from leaseway.identity.tokens import MAX_TOKEN
-from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2
 from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
@@ -29,16 +30,6 @@ from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_rpc_error
 
-SERVICES = [
-    service
-    for module in (admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-]
-METHODS = {
-    f"/{service.full_name}/{method.name}": method
-    for service in SERVICES
-    for method in service.methods
-}
 SHARED = "the-shared-key-of-this-test"
 
 

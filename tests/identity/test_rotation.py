@@ -11,8 +11,8 @@ import pytest
 from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.e2e.system import eventually
-from tests.identity.test_authenticator import IDENTITY, NOW, ec_key, publish, token
-from tests.wire.channels.test_tls import serving
+from tests.identity.tokens import IDENTITY, NOW, ec_key, publish, token
+from tests.wire.channels.one_rpc import serving
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor

@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.conftest import ROOT
+from tests.kubernetes.chart import of_kind, render
 from tests.kubernetes.cluster import CHART, CRDS
 
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
@@ -39,21 +40,6 @@ _EVERYTHING = (
 _TLS = ("--set=tls.certManager.enabled=true", "--set=tls.certManager.issuerRef.name=ca")
 _OF_OTHERS = ("ServiceMonitor", "ScaledObject", "Certificate")
 """Kinds without a schema in Kubernetes."""
-
-
-def render(helm: str, *options: str) -> list[dict[str, Any]]:
-    """Return the objects of the chart."""
-    made = subprocess.run(
-        [helm, "template", "leaseway", str(CHART), "--namespace", "apps", *options],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [manifest for manifest in yaml.safe_load_all(made.stdout) if manifest]
-
-
-def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [manifest for manifest in objects if manifest["kind"] == kind]
 
 
 def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

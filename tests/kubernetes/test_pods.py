@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.e2e.system import SERVERS, System, eventually, running
+from tests.kubernetes.chart import of_kind, render
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelet import Kubelet, kubelet
-from tests.kubernetes.test_chart import of_kind, render
-from tests.kubernetes.test_install import grant, without
+from tests.kubernetes.rights import grant, without
 
 from leaseway.sdk import AsyncClient, LeaseLost, ServerNotReady
 

@@ -23,7 +23,7 @@ from opentelemetry.trace import Status, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import BOUND
 from tests.e2e.system import eventually
-from tests.observability.test_expressions import _span_metrics
+from tests.observability.span_metrics import span_metrics
 
 from leaseway.telemetry.spans.otlp_encoding import OtlpSpanExporter
 from leaseway.telemetry.trace_file import TraceCollector, read_spans
@@ -150,7 +150,7 @@ def _counts_all(url: str) -> bool:
     with urlopen(url, timeout=BOUND) as response:
         families = list(text_string_to_metric_families(response.read().decode()))
     samples = [sample for family in families for sample in family.samples]
-    for name, labels in _span_metrics().items():
+    for name, labels in span_metrics().items():
         found = [sample for sample in samples if sample.name == name]
         if not found or not all(labels - {"job"} <= sample.labels.keys() for sample in found):
             return False

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tests.observability.declared_metrics import ROOT, declared_metrics, declared_names
 from tests.observability.recording import dashboard_expressions, rules
+from tests.observability.span_metrics import FOLDER, span_metrics
 
-_FOLDER = ROOT / "deploy" / "observability"
 _OF_PROMETHEUS = frozenset({"job", "instance", "le"})
 _WORDS = frozenset(
     [
@@ -44,7 +44,7 @@ _RECORDED = re.compile(r"leaseway:\w+:\w+")
 
 
 def _dashboards() -> ModuleType:
-    path = _FOLDER / "dashboards.py"
+    path = FOLDER / "dashboards.py"
     spec = importlib.util.spec_from_file_location("observability_dashboards", path)
     assert spec is not None
     assert spec.loader is not None
@@ -59,23 +59,9 @@ def _expressions() -> list[tuple[str, str]]:
     return [*named, *dashboard_expressions()]
 
 
-def _span_metrics() -> dict[str, frozenset[str]]:
-    """Return the series that the collector creates from spans."""
-    collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
-    connector = collector["connectors"]["span_metrics"]
-    base = connector["namespace"].replace(".", "_")
-    labels = {dimension["name"].replace(".", "_") for dimension in connector["dimensions"]}
-    labels |= {"service_name", "span_name", "span_kind", "status_code"}
-    return {
-        f"{base}_calls_total": frozenset(labels),
-        f"{base}_duration_milliseconds_bucket": frozenset(labels | {"le"}),
-        f"{base}_duration_milliseconds_count": frozenset(labels),
-    }
-
-
 @pytest.mark.parametrize(("place", "expression"), _expressions())
 def test_an_expression_names_series_and_labels_that_exist(place: str, expression: str) -> None:
-    known = {**declared_metrics(), **_span_metrics()}
+    known = {**declared_metrics(), **span_metrics()}
     bare = _RECORDED.sub("", expression)
     bare = re.sub(r'"[^"]*"', '""', bare)
     labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", bare))
@@ -103,7 +89,7 @@ def test_the_operating_page_has_a_row_for_each_metric() -> None:
 def test_the_dashboards_are_those_that_are_written_from_their_panels() -> None:
     module = _dashboards()
     for dashboard in module.DASHBOARDS:
-        path = _FOLDER / "dashboards" / f"{dashboard.name}.json"
+        path = FOLDER / "dashboards" / f"{dashboard.name}.json"
         assert path.read_text(encoding="utf-8") == module.render(dashboard), path.name
 
 
@@ -119,7 +105,7 @@ def test_each_alert_links_to_a_place_in_the_runbook() -> None:
 
 
 def test_each_pipeline_of_the_collector_uses_what_is_configured() -> None:
-    collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
+    collector = yaml.safe_load((FOLDER / "collector.yaml").read_text(encoding="utf-8"))
     for name, pipeline in collector["service"]["pipelines"].items():
         for part in ("receivers", "processors", "exporters"):
             known = {*collector[part], *collector["connectors"]}
@@ -127,15 +113,15 @@ def test_each_pipeline_of_the_collector_uses_what_is_configured() -> None:
 
 
 def test_the_rules_that_prometheus_reads_are_there() -> None:
-    prometheus = yaml.safe_load((_FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))
+    prometheus = yaml.safe_load((FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))
     for name in prometheus["rule_files"]:
-        assert (_FOLDER / name).is_file()
+        assert (FOLDER / name).is_file()
     jobs = {scrape_config["job_name"] for scrape_config in prometheus["scrape_configs"]}
-    text = (_FOLDER / "alerts.yaml").read_text(encoding="utf-8")
+    text = (FOLDER / "alerts.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r'job="([^"]+)"', text)) <= jobs
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     assert "leaseway_leases_held" in declared_metrics()
     assert "leaseway_leases_held_total" not in declared_metrics()
-    assert Path(_FOLDER / "README.md").is_file()
+    assert Path(FOLDER / "README.md").is_file()

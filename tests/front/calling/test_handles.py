@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.front.test_definitions import make_tool
+from tests.front.tools import make_tool
 
 from leaseway.front.calling.conversations import SessionOptions
 from leaseway.front.calling.handles import SessionOffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.front.test_definitions import make_tool
+from tests.front.tools import make_tool
 
 from leaseway.front.lists.definitions import resource_listing, tool_listing
 from leaseway.front.sessions.own_lists import OwnLists, ToldDigests

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,10 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.forward_proxy import ForwardProxy
+from tests.wire.channels.one_rpc import serving
 
 from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.interceptor import IdentityInterceptor, caller
+from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.wire.channels.auth import key_path
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
@@ -36,24 +35,6 @@ from leaseway.wire.channels.tls import (
     read_tls,
     server_context,
 )
-
-
-async def who(_request: bytes, _context: object) -> bytes:
-    return (caller().tenant or "nobody").encode()
-
-
-@asynccontextmanager
-async def serving(*interceptors: grpc.aio.ServerInterceptor) -> AsyncIterator[str]:
-    server = make_server(interceptors=interceptors)
-    handlers: dict[str, Any] = {"GetStatus": grpc.unary_unary_rpc_method_handler(who)}
-    service = "leaseway.v1.AdminService"
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    endpoint = bind(server, Endpoint("127.0.0.1", 0))
-    await server.start()
-    try:
-        yield str(endpoint)
-    finally:
-        await server.stop(None)
 
 
 async def ask(address: str) -> bytes:
