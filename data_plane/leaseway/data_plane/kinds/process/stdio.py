@@ -189,11 +189,13 @@ class StdioTransport(Transport):
         if self._closing:
             return
         turn = [self._late.popleft() for _ in range(min(_TURN, len(self._late)))]
-        self._receiver.receive(turn)
-        if self._late:
-            self._loop.call_soon(self._handle_late)
-        elif self._reader is not None and not self._reader.is_closing():
-            self._reader.resume_reading()
+        try:
+            self._receiver.receive(turn)
+        finally:  # whatever these lines were, the next ones are read
+            if self._late:
+                self._loop.call_soon(self._handle_late)
+            elif self._reader is not None and not self._reader.is_closing():
+                self._reader.resume_reading()
 
     def keep_stray(self, line: bytes) -> None:
         """Keep a line of standard output beside those of standard error."""
