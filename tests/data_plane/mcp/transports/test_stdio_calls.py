@@ -59,11 +59,6 @@ async def test_a_modern_result_of_an_unknown_type_is_an_error(bench: Bench) -> N
     assert "unknown resultType 'halfway'" in fault.message
 
 
-async def test_a_legacy_result_may_have_any_type(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("echo_raw", "--legacy"))
-    assert b'"resultType":"halfway"' in (await bench.call(instance, "halfway")).payload
-
-
 async def test_progress_is_reported_to_its_own_call(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     reports: list[tuple[float, float | None, str]] = []
