@@ -21,11 +21,11 @@ from tests.calls import call_message
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running, serving
 from tests.control_plane.fake_worker import worker
-from tests.control_plane.services.test_admin import serve_desk
+from tests.control_plane.services.desk import serve_desk
 from tests.data_plane.artifact_calls import PNG, result
 from tests.data_plane.conftest import Bench, Caller, worker_bench
-from tests.data_plane.test_prompts_resources import end_of, follow
-from tests.data_plane.test_prompts_resources import serve as serve_resources
+from tests.data_plane.notes import end_of, follow
+from tests.data_plane.notes import serve as serve_resources
 
 from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.services import replies

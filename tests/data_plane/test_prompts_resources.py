@@ -9,72 +9,34 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.conftest import BOTH_WAYS
+from tests.data_plane.notes import (
+    GREET,
+    NOTE,
+    TEMPLATE,
+    about,
+    end_of,
+    follow,
+    offering,
+    serve,
+    told,
+)
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
 from leaseway.spec.codec import key_to_proto
-from leaseway.spec.model import InstancePolicy, ServerSpec
+from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Reason
 from leaseway.wire.messages.frames import Outbox
 
 Bench = Any
 Caller = Any
-GREET = b'{"name":"greet","x-own":[1]}'
-NOTE = b'{"uri":"note://a","name":"a"}'
-TEMPLATE = b'{"uriTemplate":"note://{id}","name":"note"}'
 OFFERS = ListedPromptsResources((GREET,), (NOTE,), (TEMPLATE,))
-
-
-def offering(bench: Bench, spec: ServerSpec, *blacklist: str) -> sync_pb2.Upsert:
-    """Return a spec whose server has a prompt and a resource."""
-    upsert: sync_pb2.Upsert = bench.upsert(spec)
-    toolset = upsert.toolset
-    toolset.recorded_prompts.append(GREET)
-    toolset.prompts.add(original_name="greet", name="own_greet")
-    toolset.recorded_resources.append(NOTE)
-    toolset.recorded_templates.append(TEMPLATE)
-    toolset.resource_filter.blacklist.extend(blacklist)
-    upsert.hashes.toolset_hash += "".join(blacklist)
-    return upsert
-
-
-async def serve(bench: Bench, *, shared: bool = True, **fields: Any) -> ServerSpec:
-    spec: ServerSpec = bench.spec("notes", shared=shared, **fields)
-    await bench.push(offering(bench, spec, "note://secret/*"))
-    return spec
 
 
 async def read(caller: Caller, uri: str, **fields: Any) -> Any:
     return await caller.call("notes", uri, **about(uri), **fields)
-
-
-def about(uri: str, method: str = "resources/read") -> dict[str, Any]:
-    return {"method": method, "arguments": json.dumps({"uri": uri}).encode()}
-
-
-async def follow(caller: Caller, uri: str = "note://a", **fields: Any) -> int:
-    """Follow a resource; return the call once the subscription holds."""
-    call_id: int = await caller.begin("notes", uri, **about(uri, "resources/subscribe"), **fields)
-    await caller.until(lambda: told(caller, call_id) or caller.results[call_id].done())
-    return call_id
-
-
-def told(caller: Caller, call_id: int) -> list[str]:
-    return [
-        update.uri
-        for message in caller.frames
-        for update in message.updates
-        if update.call_id == call_id
-    ]
-
-
-async def end_of(caller: Caller, call_id: int) -> Fault:
-    from leaseway.wire.status import fault_from_status
-
-    result = await caller.result(call_id)
-    return fault_from_status(result.status)
 
 
 async def test_a_probe_sends_all_that_a_server_offers(bench: Bench) -> None:

@@ -11,12 +11,15 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerIdentity
+from leaseway.spec.auth import Auth, AuthGrant
+from leaseway.spec.auth import Subject as Whose
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
+MAIL = VariantKey("mail")
 
 
 @dataclass
@@ -115,3 +118,14 @@ def coordinator(expected_workers: int = 1) -> Coordinator:
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
     """Apply a configuration with these servers."""
     state.apply_config({spec.key: spec for spec in specs}, frozenset(), (), now)
+
+
+def mail(grant: AuthGrant = "authorization_code", whose: Whose = "user") -> ServerSpec:
+    return server_spec(
+        MAIL,
+        "streamable_http",
+        truely_stateless=True,
+        url="https://mail.example/mcp",
+        auth=Auth(grant, whose),
+        transforms=(Transform("prefix", "x_"),),
+    )

@@ -10,6 +10,7 @@ from tests.control_plane.core.builders import (
     hello,
     listing,
     load,
+    spec,
 )
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
@@ -103,4 +104,26 @@ def started(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing("echo"))
+    return state, worker
+
+
+def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:
+    """Return a coordinator whose worker serves these listings."""
+    state, worker = coordinator(), FakeWorker()
+    load(state, *(problem for problem, _ in found.values()))
+    state.handle_worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, found[worker.probes[0].spec.key.server_id][1])
+    return state
+
+
+def never_up() -> tuple[Coordinator, FakeWorker]:
+    """Return a coordinator whose only server failed its first probe."""
+    state, worker = coordinator(), FakeWorker()
+    state.servers.probes.delay = lambda attempt: 4.0 + attempt
+    load(state, spec("a", shared=False))
+    state.handle_worker_joined(hello(), START)
+    run(state, [worker])
+    answer(state, worker, FAILED)
     return state, worker

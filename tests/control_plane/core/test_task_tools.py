@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.control_plane.core.builders import START, spec
-from tests.control_plane.core.queries.test_finding import offered
+from tests.control_plane.core.fake_worker import offered
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
-from tests.control_plane.fake_worker import FakeWorker, worker
-from tests.control_plane.services.test_catalog import fault_of
+from tests.control_plane.fake_worker import worker
+from tests.control_plane.services.answers import fault_of
+from tests.control_plane.services.desk import LEASE, hold, serve_desk
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.status import servers_down
@@ -21,26 +21,11 @@ from leaseway.control_plane.services import admin as admin_service
 from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.spec.model import VariantKey
-from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 
-LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
 CALLS = frozenset({Role.CALLER})
-
-
-async def hold(running: Running, fake: FakeWorker) -> None:
-    await fake.send(report=sync_pb2.Report(leases_gained=[LEASE]))
-    await running.until(lambda state: "L1" in state.placements.leases)
-
-
-async def serve_desk(running: Running, fake: FakeWorker, policy: ServerPolicy = NO_POLICY) -> None:
-    running.load(replace(spec("desk", shared=False), policy=policy), spec("time"))
-    await fake.serve("open")
-    await fake.serve("open")
-    await fake.apply_until("desk", "time")
-    await running.until(lambda state: state.ready)
 
 
 async def test_others_have_their_turn_while_servers_are_counted(

@@ -12,14 +12,15 @@ from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, recorded, worker
+from tests.control_plane.services.answers import fault_of, heard
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.bounds import MAX_PROBES
-from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
 
 
 async def resolve(
@@ -27,20 +28,6 @@ async def resolve(
 ) -> list[catalog_pb2.ResolvedTool]:
     request = catalog_pb2.ResolveToolsRequest(names=names)
     return list((await running.catalog.ResolveTools(request, timeout=timeout)).tools)
-
-
-async def heard(watch: object) -> catalog_pb2.WatchToolsResponse:
-    message = await watch.read()  # type: ignore[attr-defined]
-    assert isinstance(message, catalog_pb2.WatchToolsResponse)
-    return message
-
-
-async def fault_of(call: object) -> Fault:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call  # type: ignore[misc]
-    fault = fault_from_rpc_error(caught.value)
-    assert fault is not None
-    return fault
 
 
 async def test_tools_are_listed_with_their_whole_definition(running: Running) -> None:

@@ -13,8 +13,8 @@ from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
-from tests.control_plane.services.test_admin import hold, serve_desk
-from tests.control_plane.services.test_catalog import fault_of
+from tests.control_plane.services.answers import fault_of
+from tests.control_plane.services.desk import hold, serve_desk
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment

@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 from tests.control_plane.conftest import SEAL, Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
-from tests.control_plane.services.test_catalog import fault_of, heard
+from tests.control_plane.services.answers import fault_of, heard
 
 from leaseway.control_plane.services import catalog as catalog_service
 from leaseway.spec.codec import encode_spec

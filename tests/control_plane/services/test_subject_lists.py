@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
-from tests.control_plane.core.builders import spec
-from tests.control_plane.core.catalog.test_subjects import mail
+from tests.control_plane.core.builders import mail, spec
 from tests.control_plane.fake_worker import FakeWorker, recorded, worker
 
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from tests.conftest import BOUND
-from tests.data_plane.http_tools.test_instance import Caller, calling, spec_of
+from tests.data_plane.http_tools.callers import Caller, calling, spec_of
 from tests.specs import part
 
 from leaseway.control_plane.config.openapi.operations import import_document

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.data_plane.http_tools.test_instance import calling, spec_of
+from tests.data_plane.http_tools.callers import calling, spec_of
 
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.data_plane.http_tools.test_instance import calling, spec_of
+from tests.data_plane.http_tools.callers import calling, spec_of
 from tests.servers import rest_api
 
 from leaseway.spec.kinds.http_api import Credential

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.data_plane.http_tools.test_instance import RecordingListener
+from tests.data_plane.http_tools.callers import RecordingListener
 
 from leaseway.data_plane.core.ports import ANY_INSTANCE
 from leaseway.data_plane.kinds.openers import Kinds, Opener

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
+from tests.control_plane.core.builders import (
+    MAIL,
+    START,
+    coordinator,
+    hello,
+    listing,
+    load,
+    mail,
+    spec,
+)
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
@@ -17,24 +26,9 @@ from leaseway.control_plane.core.catalog.subjects import (
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
-from leaseway.spec.auth import Auth, AuthGrant
-from leaseway.spec.auth import Subject as Whose
-from leaseway.spec.kinds.table import server_spec
-from leaseway.spec.model import ServerSpec, Transform, VariantKey
+from leaseway.spec.model import ServerSpec
 
-MAIL = VariantKey("mail")
 ANNA, BOB = Subject(MAIL, "acme", "anna"), Subject(MAIL, "acme", "bob")
-
-
-def mail(grant: AuthGrant = "authorization_code", whose: Whose = "user") -> ServerSpec:
-    return server_spec(
-        MAIL,
-        "streamable_http",
-        truely_stateless=True,
-        url="https://mail.example/mcp",
-        auth=Auth(grant, whose),
-        transforms=(Transform("prefix", "x_"),),
-    )
 
 
 def serving(*specs: ServerSpec, lists_subjects: bool = True) -> Coordinator:

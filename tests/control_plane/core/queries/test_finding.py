@@ -14,31 +14,24 @@ from tests.control_plane.core.builders import (
     offering,
     spec,
 )
-from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run, started
-from tests.control_plane.core.queries.test_place import never_up
+from tests.control_plane.core.fake_worker import (
+    FAILED,
+    FakeWorker,
+    answer,
+    never_up,
+    offered,
+    run,
+    started,
+)
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS
-from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
-from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
-from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.advice import LISTED_BY
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
-
-
-def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:
-    """Return a coordinator whose worker serves these listings."""
-    state, worker = coordinator(), FakeWorker()
-    load(state, *(problem for problem, _ in found.values()))
-    state.handle_worker_joined(hello(), START)
-    run(state, [worker])
-    while worker.probes:
-        answer(state, worker, found[worker.probes[0].spec.key.server_id][1])
-    return state
 
 
 def owner(outcome: NamedTarget | ResourceTarget | PendingServers | Denial) -> str:

@@ -15,7 +15,7 @@ from tests.control_plane.core.builders import (
     load,
     spec,
 )
-from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run, started
+from tests.control_plane.core.fake_worker import FakeWorker, never_up, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
@@ -118,17 +118,6 @@ def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
     denied = place(state, KEY, (), at(12))
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.SERVER_NOT_READY
-
-
-def never_up() -> tuple[Coordinator, FakeWorker]:
-    """Return a coordinator whose only server failed its first probe."""
-    state, worker = coordinator(), FakeWorker()
-    state.servers.probes.delay = lambda attempt: 4.0 + attempt
-    load(state, spec("a", shared=False))
-    state.handle_worker_joined(hello(), START)
-    run(state, [worker])
-    answer(state, worker, FAILED)
-    return state, worker
 
 
 def test_a_queued_request_does_not_wait_for_a_failed_server() -> None:
