@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.test_mcp_clients import node
+from tests.e2e.clients import node
 
 HERE = Path(__file__).parent
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND, absent
+from tests.e2e.clients import node
 from tests.e2e.system import SERVERS, System, eventually, running
-from tests.e2e.test_mcp_clients import node
 from tests.ports import free_port
 
 OF_EXTENSIONS = re.compile(r"tasks-")

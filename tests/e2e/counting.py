@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,3 +87,8 @@ def memory(part: Part) -> float:
 
 def _last_report(part: Part) -> str | None:
     return next((line for line in reversed(part.log) if "Now: " in line), None)
+
+
+async def have_exited(processes: Iterable[int]) -> None:
+    """Wait until none of some processes is left; whoever inherits those of a worker reaps them."""
+    await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))

@@ -18,7 +18,7 @@ import yaml
 from mcp.shared.message import SessionMessage
 from tests.conftest import BOUND
 from tests.e2e.forking import fork_leaseway
-from tests.e2e.system import System, python_server
+from tests.e2e.system import Part, System, python_server
 
 from leaseway.sdk import AsyncClient, LeaseInfo
 
@@ -39,6 +39,8 @@ INITIALIZE = {
 }
 ROOTS = {"roots": [{"uri": "file:///srv/data"}]}
 COUNTER = {"counter": python_server("counter.py")}
+KEY = "a-key-that-all-know"
+BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
 
 
 class Stdio:
@@ -151,3 +153,17 @@ async def has_leases(sdk: AsyncClient, count: int) -> bool:
 async def no_leases(sdk: AsyncClient) -> bool:
     """Return whether no lease is held."""
     return not await sdk.leases()
+
+
+@asynccontextmanager
+async def part(system: System, *options: str) -> AsyncIterator[Part]:
+    """Run a front that the test may kill."""
+    started = await system._start(
+        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
+    )
+    try:
+        yield started
+    finally:
+        if started.process.returncode is None:
+            await started.end()
+        print("\n".join(started.log))

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.e2e.system import eventually, python_server
-from tests.e2e.test_up import start_up, stop
+from tests.e2e.up import start_up, stop
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient

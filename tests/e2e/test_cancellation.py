@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import sys
@@ -15,26 +14,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.conftest import BOUND
-from tests.e2e.system import SERVERS, eventually, python_server, running
+from tests.e2e.servers import raw_http_server
+from tests.e2e.system import eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, Cancelled, Client, DeadlineExceeded
-
-
-@contextlib.asynccontextmanager
-async def http_server(*args: str) -> AsyncIterator[str]:
-    """Run the hand-written HTTP server and return its address."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SERVERS / "http_raw.py"), *args, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(BOUND):
-            port = int(await process.stdout.readline())
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        await process.wait()
 
 
 @dataclass
@@ -102,8 +85,8 @@ async def places(
         return {**settings, "truely-stateless": True, "transform": [{"prefix": f"{name}_"}]}
 
     async with (
-        http_server("--log", str(logs["posted"])) as modern,
-        http_server("--legacy", "--log", str(logs["posted_old"])) as legacy,
+        raw_http_server("--log", str(logs["posted"])) as modern,
+        raw_http_server("--legacy", "--log", str(logs["posted_old"])) as legacy,
     ):
         servers: dict[str, dict[str, object]] = {
             "piped": python_server("echo_raw.py", "--log", str(logs["piped"])),

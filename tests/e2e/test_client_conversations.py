@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mcp import Client
 from tests.conftest import ServerCommand
+from tests.e2e.clients import CLIENTS, node, output_of
 from tests.e2e.mcp_front import Place, front
 from tests.e2e.system import running
-from tests.e2e.test_mcp_clients import CLIENTS, node, output_of
 
 
 @pytest.fixture(scope="module")

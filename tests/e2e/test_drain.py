@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND, descendants
-from tests.e2e.counting import counts
+from tests.e2e.counting import counts, have_exited
 from tests.e2e.forking import Completed, run_leaseway
 from tests.e2e.system import Part, System, eventually, python_server, running
 
@@ -85,11 +85,6 @@ async def drain_by_closed_terminal(system: System, name: str) -> Part:
 async def exit_status(part: Part) -> int:
     async with asyncio.timeout(BOUND):
         return await part.process.wait()
-
-
-async def have_exited(processes: Iterable[int]) -> None:
-    """Wait until none of some processes is left; whoever inherits those of a worker reaps them."""
-    await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
 
 
 async def in_flight(worker: Part) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import ROOT, ServerCommand
+from tests.e2e.servers import http_server
 from tests.e2e.system import SERVERS, System
-from tests.e2e.test_real_servers import http_server
 from tests.servers import rest_api
 
 from leaseway.sdk import AsyncClient

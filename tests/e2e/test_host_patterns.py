@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import ROOT
+from tests.e2e.clients import output_of
 from tests.e2e.mcp_front import front
 from tests.e2e.system import running
-from tests.e2e.test_mcp_clients import output_of
 
 HOSTS = ROOT / "tools" / "hosts"
 AT_MOST = 16

@@ -28,8 +28,8 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.servers import raw_http_server
 from tests.e2e.system import SERVERS, eventually, running
-from tests.e2e.test_cancellation import http_server
 from tests.ports import free_port
 
 from leaseway.sdk import (
@@ -89,7 +89,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     remote = Remote()
     await remote.start()
     try:
-        async with http_server("--legacy") as neighbour:
+        async with raw_http_server("--legacy") as neighbour:
             servers = {
                 "faulty": shared("faulty", f"http://127.0.0.1:{remote.port}/mcp"),
                 "neighbour": shared("neighbour", f"{neighbour}/mcp"),

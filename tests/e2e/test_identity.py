@@ -11,9 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 import yaml
+from tests.e2e.keys import key_for
 from tests.e2e.system import System, eventually, python_server
 
-from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.keys import revoke_key
 from leaseway.identity.principal import Role
 from leaseway.sdk import (
     AsyncClient,
@@ -28,12 +29,6 @@ from leaseway.wire.version import PROTOCOL_VERSION
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SHARED = "the-key-that-planes-share"
 ECHO = python_server("echo_raw.py", **{"truely-stateless": True})
-
-
-def key_for(path: Path, role: Role, tenant: str | None = None) -> str:
-    key, record = make_key(roles=[role], tenant=tenant, agent=None, now=0.0)
-    add_key(path, record)
-    return key
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from mcp.client.subscriptions import (
     listen,
 )
 from tests.conftest import BOUND, absent
+from tests.e2e.clients import node
 from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
 from tests.e2e.system import SERVERS, eventually, python_server, running
-from tests.e2e.test_mcp_clients import node
 from tests.ports import free_port
 
 from leaseway.sdk import AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFound

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.servers import PREFIX, http_server
 from tests.e2e.system import SERVERS, python_server, running
-from tests.e2e.test_real_servers import PREFIX, http_server
 from tests.servers import rest_api
 
 HOOK = """

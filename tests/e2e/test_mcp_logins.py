@@ -12,9 +12,9 @@ import pytest
 from mcp import Client, MCPError
 from tests.conftest import BOUND
 from tests.data_plane.oauth.authority import Resource, answer_pages, browser, provider
+from tests.e2e.logins import entry, is_answered, log_in, open_link, vault_of
 from tests.e2e.mcp_front import ERAS, front, text_of
 from tests.e2e.system import eventually, running
-from tests.e2e.test_oauth import entry, is_answered, log_in, open_link, vault_of
 
 from leaseway.sdk import AsyncClient
 

@@ -15,8 +15,8 @@ from mcp import Client
 from mcp.client.session import ClientRequestContext
 from tests.conftest import BOUND, ServerCommand
 from tests.e2e.mcp_front import INITIALIZE, JSON, TRANSPORTS, Place, front, text_of
+from tests.e2e.servers import entry
 from tests.e2e.system import eventually, python_server, running
-from tests.e2e.test_real_servers import entry
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

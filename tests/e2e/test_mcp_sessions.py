@@ -5,34 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from mcp import Client
-from tests.e2e.mcp_front import COUNTER, INITIALIZE, JSON, echo, front, no_leases, text_of
-from tests.e2e.system import Part, System, eventually, running
-from tests.e2e.test_cancellation import http_server
-
-KEY = "a-key-that-all-know"
-BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
-
-
-@asynccontextmanager
-async def part(system: System, *options: str) -> AsyncIterator[Part]:
-    """Run a front that the test may kill."""
-    started = await system._start(
-        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
-    )
-    try:
-        yield started
-    finally:
-        if started.process.returncode is None:
-            await started.end()
-        print("\n".join(started.log))
+from tests.e2e.mcp_front import (
+    BEARER,
+    COUNTER,
+    INITIALIZE,
+    JSON,
+    KEY,
+    echo,
+    front,
+    no_leases,
+    part,
+    text_of,
+)
+from tests.e2e.servers import raw_http_server
+from tests.e2e.system import eventually, running
 
 
 async def call(
@@ -96,7 +88,7 @@ async def test_a_front_requires_its_key(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_leases_of_200_disconnected_clients_expire(tmp_path: Path) -> None:
     async with (
-        http_server() as server,
+        raw_http_server() as server,
         running(tmp_path, {"raw": {"transport": "streamable_http", "url": f"{server}/mcp"}}) as (
             system,
             sdk,

@@ -15,8 +15,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.subscriptions import listen
 from tests.conftest import BOUND, ServerCommand
 from tests.e2e.mcp_front import ERAS, TRANSPORTS, Place, front
+from tests.e2e.servers import entry
 from tests.e2e.system import running
-from tests.e2e.test_real_servers import entry
 
 pytestmark = [pytest.mark.npm, pytest.mark.usefixtures("leak_guard")]
 

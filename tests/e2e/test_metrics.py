@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import BOUND, descendants
 from tests.e2e.system import eventually, python_server, running
-from tests.e2e.test_up import Up, start_up, stop
+from tests.e2e.up import Up, start_up, stop
 
 from leaseway.sdk import AsyncClient, AsyncSession, InvalidArguments
 

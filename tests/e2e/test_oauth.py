@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.oauth.authority import (
@@ -21,11 +18,10 @@ from tests.data_plane.oauth.authority import (
     Resource,
     answer_pages,
     browser,
-    consent,
     provider,
 )
-from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
+from tests.e2e.logins import KEY, entry, is_answered, log_in, open_link, vault_of
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
@@ -42,22 +38,7 @@ from leaseway.vault.logins import LoginStore
 from leaseway.wire.secrets.secret_names import secret_forms
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
-KEY = "the key of this test's vault"
 ACCEPTED = {"action": "accept"}
-
-
-def entry(resource: Guarded, auth: Mapping[str, object], **more: object) -> dict[str, object]:
-    return {
-        "transport": "streamable_http",
-        "url": f"{resource.base}/mcp",
-        "truely-stateless": True,
-        "auth": dict(auth),
-        **more,
-    }
-
-
-def vault_of(folder: Path) -> dict[str, str]:
-    return {"LEASEWAY_VAULT": str(folder / "vault"), "LEASEWAY_VAULT_KEY": KEY}
 
 
 async def test_500_concurrent_calls_on_each_of_two_workers_make_one_token_request(
@@ -94,33 +75,6 @@ async def test_500_concurrent_calls_on_each_of_two_workers_make_one_token_reques
 
 
 # Logins.
-
-
-async def log_in(
-    system: System, environment: Mapping[str, str], tenant: str, person: str, user: str = ""
-) -> None:
-    """Log a tenant or a user in by `leaseway login`, as a person with a browser would."""
-    subject = ("--tenant", tenant, *(("--user", user) if user else ()))
-    words = ("login", "whoami", *subject, "--no-browser", "--config", str(system.config))
-    process = await fork_leaseway(words, {**os.environ, **environment}, None)
-    lines: list[str] = []
-    async with asyncio.timeout(BOUND):
-        async for line in process.stderr:
-            lines.append(line.decode().strip())
-            if lines[-1].startswith("http"):
-                await consent(lines[-1], person)
-        status = await process.wait()
-    assert status == 0, lines
-    whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
-    assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
-
-
-async def open_link(pages: aiohttp.ClientSession, link: str) -> str:
-    """Open a login's link and continue, as a browser does; return where that leads."""
-    async with pages.post(link, headers={"Sec-Fetch-Site": "same-origin"}) as response:
-        page = await response.text()
-        assert response.status == 200, page
-    return html.unescape(re.search(r'content="0;url=([^"]+)"', page)[1])  # type: ignore[index]
 
 
 async def leaseway(*words: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -188,14 +142,6 @@ async def needs_login(client: AsyncClient | AsyncSession, tool: str = "whoami") 
     except LeaseRevoked:  # its login has ended during a lease, which one call is told
         return False
     return False
-
-
-async def is_answered(client: AsyncClient | AsyncSession, tool: str = "whoami") -> bool:
-    try:
-        await client.call_tool(tool, timeout=BOUND)
-    except Exception:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "leased"])

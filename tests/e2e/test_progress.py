@@ -14,8 +14,8 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import run_leaseway
+from tests.e2e.servers import raw_http_server
 from tests.e2e.system import System, python_server, running
-from tests.e2e.test_cancellation import http_server
 
 from leaseway.sdk import AsyncClient, Client, LogMessage, Progress
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
@@ -31,7 +31,7 @@ def shared(name: str, settings: dict[str, object]) -> dict[str, object]:
 async def site(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[System, AsyncClient]]:
-    async with http_server("--sse") as modern, http_server("--sse", "--legacy") as legacy:
+    async with raw_http_server("--sse") as modern, raw_http_server("--sse", "--legacy") as legacy:
         servers = {
             "piped": shared("piped", python_server("echo_raw.py")),
             "piped_old": shared("piped_old", python_server("echo_raw.py", "--legacy")),

@@ -24,9 +24,9 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND, descendants
 from tests.e2e.counting import memory
+from tests.e2e.links import Link
 from tests.e2e.mcp_front import INITIALIZE, JSON
 from tests.e2e.system import Part, System, eventually, python_server
-from tests.e2e.test_cut_links import Link
 from tests.ports import free_port
 
 from leaseway.sdk import (

@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import BOUND, ServerCommand
-from tests.e2e.system import SERVERS, eventually, python_server, running
+from tests.conftest import ServerCommand
+from tests.e2e.servers import PREFIX, entry, http_server
+from tests.e2e.system import SERVERS, python_server, running
 from tests.ports import free_port
 
 from leaseway.sdk import PermissionDenied
-
-PREFIX = [{"prefix": "{server}_"}]
-
-
-def entry(command: list[str], *args: str, **settings: object) -> dict[str, object]:
-    return {"transport": "stdio", "command": command[0], "args": [*command[1:], *args], **settings}
-
-
-@contextlib.asynccontextmanager
-async def http_server(*command: str, port: int = 0, **environment: str) -> AsyncIterator[int]:
-    """Run an HTTP server; without a port it must print the port that it chose."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env=os.environ | environment,
-        stdout=asyncio.subprocess.PIPE if port == 0 else asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        if port == 0:
-            assert process.stdout is not None
-            async with asyncio.timeout(BOUND):
-                port = int(await process.stdout.readline())
-        await eventually(lambda: _accepts(port))
-        yield port
-    finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.npm

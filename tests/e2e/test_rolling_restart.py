@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import descendants
+from tests.e2e.counting import have_exited
 from tests.e2e.system import System, eventually, python_server, running
-from tests.e2e.test_drain import have_exited
 
 from leaseway.sdk import AsyncClient, AsyncSession, FateUnknown, LeaseError, LeasewayError
 

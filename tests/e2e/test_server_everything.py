@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND, ServerCommand
+from tests.e2e.servers import entry, http_server
 from tests.e2e.system import eventually, running
-from tests.e2e.test_real_servers import entry, http_server
 from tests.ports import free_port
 
 from leaseway.sdk import AsyncClient, AsyncSession, ToolNotFound, ToolResult

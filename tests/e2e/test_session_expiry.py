@@ -6,8 +6,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.e2e.servers import raw_http_server
 from tests.e2e.system import running
-from tests.e2e.test_cancellation import http_server
 
 from leaseway.sdk import LeaseLost
 
@@ -15,7 +15,7 @@ from leaseway.sdk import LeaseLost
 async def test_a_lease_of_a_forgotten_session_is_lost_with_a_reason(
     tmp_path: Path,
 ) -> None:
-    async with http_server("--legacy") as address:
+    async with raw_http_server("--legacy") as address:
         servers = {"remote": {"transport": "streamable_http", "url": f"{address}/mcp"}}
         async with running(tmp_path, servers) as (_, client):
             session = client.session("one")

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import ServerCommand
+from tests.e2e.clients import CLIENTS, node, output_of
 from tests.e2e.mcp_front import front
+from tests.e2e.servers import http_server
 from tests.e2e.system import SERVERS, running
-from tests.e2e.test_mcp_clients import CLIENTS, node, output_of
-from tests.e2e.test_real_servers import http_server
 from tests.ports import free_port
 
 pytestmark = pytest.mark.npm

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import ServerCommand
 from tests.data_plane.mcp.conftest import install_carriers
+from tests.e2e.servers import PREFIX, http_server
 from tests.e2e.system import SERVERS, eventually, running
-from tests.e2e.test_real_servers import PREFIX, http_server
 from tests.ports import free_port
 
 from leaseway.sdk import AsyncClient, LeaseLost, LeasewayError, ServerLost

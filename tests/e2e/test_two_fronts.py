@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.conftest import ServerCommand
+from tests.e2e.clients import CLIENTS, node, output_of
+from tests.e2e.mcp_front import BEARER, KEY, part
 from tests.e2e.system import Part, running
-from tests.e2e.test_mcp_clients import CLIENTS, node, output_of
-from tests.e2e.test_mcp_sessions import BEARER, KEY, part
 
 _OF_ONE_HOP = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "keep-alive", "authorization"}

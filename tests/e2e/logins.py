@@ -1,0 +1,75 @@
+"""Servers that require tokens, and logins to them as a person with a browser makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+from tests.conftest import BOUND
+from tests.data_plane.oauth.authority import (
+    consent,
+)
+from tests.data_plane.oauth.guarded import Guarded
+from tests.e2e.forking import fork_leaseway
+from tests.e2e.system import System
+
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+)
+
+KEY = "the key of this test's vault"
+
+
+def entry(resource: Guarded, auth: Mapping[str, object], **more: object) -> dict[str, object]:
+    return {
+        "transport": "streamable_http",
+        "url": f"{resource.base}/mcp",
+        "truely-stateless": True,
+        "auth": dict(auth),
+        **more,
+    }
+
+
+def vault_of(folder: Path) -> dict[str, str]:
+    return {"LEASEWAY_VAULT": str(folder / "vault"), "LEASEWAY_VAULT_KEY": KEY}
+
+
+async def log_in(
+    system: System, environment: Mapping[str, str], tenant: str, person: str, user: str = ""
+) -> None:
+    """Log a tenant or a user in by `leaseway login`, as a person with a browser would."""
+    subject = ("--tenant", tenant, *(("--user", user) if user else ()))
+    words = ("login", "whoami", *subject, "--no-browser", "--config", str(system.config))
+    process = await fork_leaseway(words, {**os.environ, **environment}, None)
+    lines: list[str] = []
+    async with asyncio.timeout(BOUND):
+        async for line in process.stderr:
+            lines.append(line.decode().strip())
+            if lines[-1].startswith("http"):
+                await consent(lines[-1], person)
+        status = await process.wait()
+    assert status == 0, lines
+    whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
+    assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
+
+
+async def open_link(pages: aiohttp.ClientSession, link: str) -> str:
+    """Open a login's link and continue, as a browser does; return where that leads."""
+    async with pages.post(link, headers={"Sec-Fetch-Site": "same-origin"}) as response:
+        page = await response.text()
+        assert response.status == 200, page
+    return html.unescape(re.search(r'content="0;url=([^"]+)"', page)[1])  # type: ignore[index]
+
+
+async def is_answered(client: AsyncClient | AsyncSession, tool: str = "whoami") -> bool:
+    try:
+        await client.call_tool(tool, timeout=BOUND)
+    except Exception:
+        return False
+    return True
