@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.sdk.client.test_watches import all_of, names, next_list
+from tests.sdk.client.watched_lists import all_of, names, next_list
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, AsyncSession, Client, LeaseRevoked

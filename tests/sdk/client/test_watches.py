@@ -6,26 +6,18 @@ import asyncio
 import gc
 import threading
 import weakref
-from typing import Any
 
 import pytest
+from tests.sdk.client.watched_lists import all_of, names, next_list
 from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
 from leaseway.sdk import (
     AsyncClient,
-    AsyncListWatch,
     AsyncToolWatch,
     Client,
     ControlPlaneUnavailable,
-    ToolList,
     ToolNotFound,
 )
-from leaseway.sdk.client.listings import CatalogListT
-
-
-async def next_list(watch: AsyncListWatch[CatalogListT]) -> CatalogListT:
-    async with asyncio.timeout(BOUND):
-        return await anext(watch)
 
 
 @pytest.fixture
@@ -34,10 +26,6 @@ async def watch(client: AsyncClient) -> AsyncToolWatch:
     watch = client.watch_tools()
     await next_list(watch)
     return watch
-
-
-def names(items: Any) -> list[str]:
-    return [item.name for item in items]
 
 
 async def test_a_watch_returns_the_first_list_at_once_and_then_each_change(
@@ -245,10 +233,6 @@ async def test_an_abandoned_watch_is_freed(plane: FakeControlPlane) -> None:
     gc.collect()
     assert watch() is None
     await client.close()
-
-
-async def all_of(watch: AsyncToolWatch) -> list[ToolList]:
-    return [tools async for tools in watch]
 
 
 async def test_the_synchronous_client_watches_tools(plane: FakeControlPlane) -> None:
