@@ -75,6 +75,23 @@ def test_late_wiring_with_a_reason_is_not_counted(
     assert wiring["_has_reason"](path, ast.parse(line).body[0]) is has_reason
 
 
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("from tests.front.test_bounds import Sdk", True),
+        ("from tests.front import test_bounds", True),
+        ("from . import test_bounds", True),
+        ("import tests.front.test_bounds as bounds", True),
+        ("from tests.front.fakes import Sdk", False),
+        ("from aiohttp.test_utils import TestServer", False),
+    ],
+)
+def test_an_import_of_a_test_module_is_found(line: str, is_found: bool) -> None:
+    wiring = runpy.run_path(str(_PATH))
+    found = [node for _, node in wiring["test_imports"]({_PATH: ast.parse(line)})]
+    assert [ast.unparse(node) for node in found] == [line] * is_found
+
+
 def test_each_schedule_of_retries_has_its_name_in_one_module() -> None:
     home = Path(backoff.__file__)
     modules = (path for root in ROOTS for path in (ROOT / root / "leaseway").rglob("*.py"))

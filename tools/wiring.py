@@ -1,4 +1,4 @@
-"""Count lambdas, parts wired after their construction, and values built by position; fail if more.
+"""Count lambdas, late wiring, values by position and imports of test modules; fail if more.
 
 A part that gets its collaborators late can be used before it is complete, and a reader must search
 for the place that completes it. So a part takes them in its constructor. Counted as late wiring is
@@ -15,7 +15,9 @@ line that ends with `# wired late: REASON`, for objects of libraries that take i
 A value of more than four fields (a dataclass or named tuple) is built by keyword, in tests and
 benchmarks, too: a reader cannot tell what a fifth position means.
 
-    python tools/wiring.py            the numbers of each root, and what is late or by position
+What test modules share is in a module beside them: they import no `test_*` module.
+
+    python tools/wiring.py            the numbers of each root, and what is found
     python tools/wiring.py --lambdas  each lambda, too
 """
 
@@ -35,6 +37,7 @@ USERS = ("tests", "benchmarks")
 MAX_LAMBDAS = 68
 MAX_LATE = 0
 MAX_BY_POSITION = 0
+MAX_TEST_IMPORTS = 0
 _MOST_POSITIONS = 4
 _CONSTRUCTORS = frozenset({"__init__", "__post_init__"})
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -121,6 +124,21 @@ def by_position(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.Ca
             yield path, call
 
 
+def test_imports(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.stmt]]:
+    """Yield the imports of test modules, or of names from them."""
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                modules = [f"{node.module}.{alias.name}" for alias in node.names]
+                modules = [f"tests.{name}" for name in modules] if node.level else modules
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            else:
+                continue
+            if any(name.startswith("tests.") and ".test_" in name for name in modules):
+                yield path, node
+
+
 def _is_record(node: ast.ClassDef) -> bool:
     marks = [ast.unparse(mark) for mark in (*node.decorator_list, *node.bases)]
     return any(mark.startswith("dataclass") or mark == "NamedTuple" for mark in marks)
@@ -205,15 +223,24 @@ def main() -> int:
             for path, node in of_root:
                 _print(path, node)
         found_lambdas, found_late = found_lambdas + len(of_root), found_late + len(late)
-    users = (_modules(root) for root in USERS)
+    users = [_modules(root) for root in USERS]
     positional = list(by_position(ChainMap(*trees.values(), *users)))
+    of_tests = list(test_imports(ChainMap(*users)))
     for path, call in positional:
         _print(path, call)
+    for path, statement in of_tests:
+        _print(path, statement)
     status = 0
     for found, most, what, instead in (
         (found_lambdas, MAX_LAMBDAS, "lambdas", "Pass a bound method, a partial or a function"),
         (found_late, MAX_LATE, "late wirings", "Give a part what it needs in its constructor"),
         (len(positional), MAX_BY_POSITION, "values by position", "Name their fields"),
+        (
+            len(of_tests),
+            MAX_TEST_IMPORTS,
+            "imports of test modules",
+            "Move what tests share into a module beside them, whose name says what it holds",
+        ),
     ):
         print(f"{found} {what}, at most {most} are allowed")
         if found > most:
