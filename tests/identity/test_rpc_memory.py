@@ -65,7 +65,7 @@ async def test_a_caller_that_does_not_finish_its_requests_keeps_only_itself_wait
 
 async def test_a_request_that_is_not_finished_in_time_is_given_up() -> None:
     rpc: Any = Rpc()
-    with pytest.raises(Fault, match="did not arrive") as raised:
+    with pytest.raises(Fault, match="too slowly") as raised:
         await CallerReads(limit=1, timeout=0.01).read(rpc, DECODE, ACME)
     assert raised.value.reason is Reason.OVERLOADED
 

@@ -14,8 +14,7 @@ import grpc
 
 from leaseway.identity.principal import Principal
 from leaseway.wire import bounds
-from leaseway.wire.channels.requests import read_request
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.channels.requests import read_in_time
 from leaseway.wire.messages.decoding import MessageDecoder
 from leaseway.wire.sharing.limits import LimitScope, over_limit
 
@@ -99,24 +98,11 @@ class CallerReads:
         turns.users += 1
         try:
             async with turns.semaphore:
-                return await self._read(context, decode)
+                return await read_in_time(context, decode, self._timeout)
         finally:
             turns.users -= 1
             if not turns.users:
                 del self._turns[client]
-
-    async def _read(self, context: Context, decode: MessageDecoder) -> Any:
-        # Never cancelled: gRPC ends it with the RPC, and loses memory if it is cancelled before.
-        read = asyncio.ensure_future(read_request(context, decode))
-        read.add_done_callback(_retrieve)
-        await asyncio.wait([read], timeout=self._timeout)
-        if read.done():
-            return read.result()
-        raise Fault(
-            Reason.OVERLOADED,
-            f"The request did not arrive within {self._timeout:g} s. Send it in one piece.",
-            retry_delay=1.0,
-        )
 
 
 class _Turns:
@@ -130,9 +116,3 @@ class _Turns:
     def __init__(self, limit: int) -> None:
         self.semaphore = asyncio.Semaphore(limit)
         self.users = 0
-
-
-def _retrieve(read: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a read that nobody awaits, or asyncio logs it."""
-    if not read.cancelled():
-        read.exception()

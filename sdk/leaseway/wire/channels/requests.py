@@ -35,6 +35,34 @@ async def read_request(context: Context, decode: MessageDecoder, given: object =
     return await _decoded(given if isinstance(given, bytes) else await context.read(), decode)
 
 
+async def read_in_time(
+    context: Context,
+    decode: MessageDecoder,
+    timeout: float,
+    given_up: asyncio.Future[Any] | None = None,
+) -> Any:
+    """Return the one request of a unary RPC, unless it takes too long.
+
+    Args:
+        context: The RPC.
+        decode: Reads its request.
+        timeout: Seconds that it may take to arrive.
+        given_up: Is done when it need not arrive any more, or None.
+
+    Raises:
+        Fault: INVALID_REQUEST: it is missing or not valid; OVERLOADED: it took too long.
+    """
+    # Never cancelled: gRPC ends it with the RPC, and loses memory if it is cancelled before.
+    read = asyncio.ensure_future(context.read())
+    read.add_done_callback(_retrieve)
+    ends = {read} if given_up is None else {read, given_up}
+    await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    if not read.done():
+        message = "The request arrived too slowly. Send it in one piece."
+        raise Fault(Reason.OVERLOADED, message, retry_delay=1.0)
+    return await _decoded(read.result(), decode)
+
+
 async def _decoded(content: Any, decode: MessageDecoder) -> Any:
     if content is grpc.aio.EOF:
         raise Fault(Reason.INVALID_REQUEST, "The stream has ended without a request.")
@@ -67,9 +95,6 @@ class OpenReads:
         Raises:
             Fault: INVALID_REQUEST: it is missing or not valid; OVERLOADED: it took too long.
         """
-        # Never cancelled: gRPC ends it with the RPC, and loses memory if it is cancelled before.
-        read = asyncio.ensure_future(context.read())
-        read.add_done_callback(_retrieve)
         given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ends[given_up] = None
         if len(self._ends) > self._limit:
@@ -77,14 +102,9 @@ class OpenReads:
             del self._ends[oldest]
             oldest.set_result(None)
         try:
-            ends: set[asyncio.Future[Any]] = {read, given_up}
-            await asyncio.wait(ends, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            return await read_in_time(context, decode, self._timeout, given_up)
         finally:
             self._ends.pop(given_up, None)
-        if not read.done():
-            message = "The request arrived too slowly. Send it in one piece."
-            raise Fault(Reason.OVERLOADED, message, retry_delay=1.0)
-        return await _decoded(read.result(), decode)
 
 
 def _retrieve(read: asyncio.Future[Any]) -> None:
