@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.control_plane.core.builders import PAY
 
-from leaseway.control_plane.core.approvals import LIFETIME, ApprovalRequest
+from leaseway.control_plane.core.approvals import LIFETIME
 from leaseway.control_plane.core.audit_anchors import AuditAnchors
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.plane import Plane
@@ -24,17 +25,6 @@ from leaseway.wire.errors import Fault, Reason
 
 HEAD = AuditHead("w1.a", "s3://audit", Mark(5, "a" * 64), Mark(4, "b" * 64))
 ENDED = replace(HEAD, run="w2.b", has_ended=True)
-PAY = ApprovalRequest(
-    tenant="acme",
-    agent="billing",
-    session="d1",
-    of_session=False,
-    server_id="bank",
-    tool="pay",
-    digest="digest-1",
-    arguments="{}",
-    asked_by="key 1",
-)
 
 
 class Clock:

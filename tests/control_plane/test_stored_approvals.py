@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.control_plane.core.builders import PAY
 
 from leaseway.control_plane.core.approvals import LIFETIME, ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
@@ -20,18 +21,6 @@ from leaseway.control_plane.store.postgresql import PostgresStore
 from leaseway.control_plane.store.sqlite import SqliteStore
 from leaseway.control_plane.stored_approvals import RETRY
 from leaseway.wire.errors import Fault, Reason
-
-PAY = ApprovalRequest(
-    tenant="acme",
-    agent="billing",
-    session="d1",
-    of_session=False,
-    server_id="bank",
-    tool="pay",
-    digest="digest-1",
-    arguments="{}",
-    asked_by="key 1",
-)
 
 
 class Clock:

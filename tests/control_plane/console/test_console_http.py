@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,14 +15,13 @@ import pytest
 from aiohttp import web
 from tests.console.admitting import AdmittedBy
 from tests.control_plane.console.conftest import Asker, Open
-from tests.control_plane.core.builders import hello, spec
+from tests.control_plane.core.builders import PAY, hello, spec
 from tests.specs import changed
 
 from leaseway.control_plane.console import live
 from leaseway.control_plane.console.live import ResponseCache
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
-from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.authenticator import authenticator_for
@@ -160,17 +160,7 @@ def test_a_public_address_requires_a_key() -> None:
 
 async def waiting(plane: Plane) -> str:
     """Request an approval; return its id."""
-    question = ApprovalRequest(
-        tenant="acme",
-        agent="billing",
-        session="d1",
-        of_session=False,
-        server_id="bank",
-        tool="pay",
-        digest="digest",
-        arguments='{"amount":5}',
-        asked_by="key 1",
-    )
+    question = replace(PAY, arguments='{"amount":5}')
     asked = await plane.approvals.ask(question, use=False)
     assert asked.record is not None
     return asked.record.id

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -20,6 +21,17 @@ from leaseway.wire.names import LeaseKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
 MAIL = VariantKey("mail")
+PAY = ApprovalRequest(
+    tenant="acme",
+    agent="billing",
+    session="d1",
+    of_session=False,
+    server_id="bank",
+    tool="pay",
+    digest="digest-1",
+    arguments="{}",
+    asked_by="key 1",
+)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.control_plane.core.builders import PAY
 
 from leaseway.control_plane.core.approvals import (
     LIFETIME,
@@ -19,18 +20,6 @@ from leaseway.control_plane.core.approvals import (
 from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
-
-PAY = ApprovalRequest(
-    tenant="acme",
-    agent="billing",
-    session="d1",
-    of_session=False,
-    server_id="bank",
-    tool="pay",
-    digest="digest-1",
-    arguments="{}",
-    asked_by="key 1",
-)
 
 
 def at(seconds: float) -> Moment:
