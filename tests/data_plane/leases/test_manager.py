@@ -266,6 +266,17 @@ async def test_the_control_plane_learns_that_a_request_for_a_lease_has_failed(be
     assert [unused.session for unused in report.unused_placements] == ["one too many"]
 
 
+async def test_room_stays_kept_for_a_lease_that_another_call_still_seeks(bench: Bench) -> None:
+    policy = ServerPolicy(rules=(ArgumentRule('tenant == "acme"'),))
+    await bench.serve("db", shared=False, policy=policy)
+    caller = bench.caller()
+    await caller.begin("db", tenant="acme", session="sought", registry_version=9)
+    await caller.refused("db", tenant="acme", session="sought")
+    await caller.refused("db", tenant="acme", session="denied")
+    report = await bench.plane.expect_report(lambda report: report.unused_placements)
+    assert [unused.session for unused in report.unused_placements] == ["denied"]
+
+
 async def test_a_worker_without_capacity_grants_no_lease() -> None:
     async with worker_bench(capacity=0) as bench:
         assert bench.first_hello.capacity == 0

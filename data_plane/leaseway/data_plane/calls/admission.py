@@ -35,12 +35,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
-from leaseway.wire.names import (
-    MAX_KEY_LENGTH,
-    LeaseKey,
-    check_caller_names,
-    is_valid_tenant,
-)
+from leaseway.wire.names import MAX_KEY_LENGTH, check_caller_names, is_valid_tenant
 
 _LINE_FEED: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -195,10 +190,7 @@ class CallAdmission:
         """Raise `ListingNeeded`, once, if a lease's server has just reported other tools."""
         if active.has_waited_for_lists or active.generation.is_shared:
             return
-        live = self._leases.instance_of(
-            LeaseKey(active.call.tenant, active.call.session, active.call.server_id),
-            active.generation.key.user,
-        )
+        live = self._leases.instance_of(active.call.lease_key, active.generation.key.user)
         of_all = bool(active.call.method)
         if live is not None and live.changes.has_unread(of_all=of_all):
             active.has_waited_for_lists = True

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -173,6 +173,13 @@ class Executor:
         """Return the calls in flight of each server."""
         servers = {generation.key.server_id for generation in self._pool.generations}
         return call_loads(self._active.values(), servers, perf_counter())
+
+    def unsought(self, keys: Collection[LeaseKey]) -> list[LeaseKey]:
+        """Return those of some keys whose lease no call in flight would acquire."""
+        if not keys:
+            return []
+        sought = {active.call.lease_key for active in self._active.values() if active.lease is None}
+        return [key for key in keys if key not in sought]
 
     def start_call(
         self, call: IncomingCall, arguments: bytes, sink: CallSink, caller: Principal
@@ -389,7 +396,7 @@ class Executor:
         """Let no room be kept for the lease that a failed call would have acquired."""
         generation, call = active.generation, active.call
         if generation is not None and not generation.is_shared and call.session:
-            self._leases.give_up_placement(LeaseKey(call.tenant, call.session, call.server_id))
+            self._leases.give_up_placement(call.lease_key)
 
     def _measure(
         self, meters: WorkerMeters, active: ActiveCall, fault: Fault | None, is_error: bool

@@ -151,7 +151,7 @@ class WorkerStatus:
                 sync_pb2.UnusedPlacement(
                     tenant=key.tenant, session=key.session, server_id=key.server_id
                 )
-                for key in reports.pop_unused_placements()
+                for key in self.calls.unsought(reports.pop_unused_placements())
             ],
         )
         if instances_changed and self.reports_changes:

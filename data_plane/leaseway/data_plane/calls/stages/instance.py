@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.login import with_login
-from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
@@ -13,7 +12,6 @@ from leaseway.data_plane.leases.acquirer import Acquirer
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import LeaseKey
 
 
 class InstanceStage:
@@ -57,7 +55,7 @@ class InstanceStage:
     def _leased(self, active: ActiveCall) -> LiveInstance | None:
         """Return the instance of a call's lease; None if the call must wait for one of them."""
         call = active.call
-        key = _lease_key(call)
+        key = call.lease_key
         if call.lease_id:
             lease: WorkerLease | None = self._holders.get_held(call.lease_id, key)
             self._holders.check_user(lease, active.generation.key.user)
@@ -122,7 +120,7 @@ class InstanceStage:
         await self._confirmation.wait()  # first: it may end the lease
         call = active.call
         ttl = call.lease_ttl if call.lease_ttl is not None else bounds.LEASE_TTL
-        key = _lease_key(call)
+        key = call.lease_key
         if call.lease_id:
             held = self._holders.get_held(call.lease_id, key)
             self._holders.check_user(held, active.generation.key.user)
@@ -148,7 +146,3 @@ class InstanceStage:
         active.lease, active.is_new_lease = lease, created
         self._leases.start_call(lease)
         return live
-
-
-def _lease_key(call: IncomingCall) -> LeaseKey:
-    return LeaseKey(call.tenant, call.session, call.server_id)

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 OWN_CALL_ID: Final = 1
 """The id of a call that is alone, and not one of a stream."""
@@ -76,6 +76,11 @@ class IncomingCall(Struct, frozen=True, gc=False):
     report_end: bool = False
     known_ends: tuple[str, ...] = ()
     head: object = None
+
+    @property
+    def lease_key(self) -> LeaseKey:
+        """The key of its session's lease, whether it has one or not."""
+        return LeaseKey(self.tenant, self.session, self.server_id)
 
     def __repr__(self) -> str:  # without the token
         return f"IncomingCall({self.id}, {self.server_id!r}, {self.tool!r})"
