@@ -124,7 +124,7 @@ def draw_growth(rows: Mapping[str, Mapping[str, Mapping[str, float]]], folder: P
             if any(values):
                 panel.plot(names, values, marker="o", label=name)
         panel.set_title(row)
-        panel.set_yscale("log")
+        panel.set_yscale("log", nonpositive="mask")  # a figure of zero has no place on it
         panel.legend(fontsize=7)
         panel.grid(alpha=0.3)
     for panel in panels[len(rows) :]:
