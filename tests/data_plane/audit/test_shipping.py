@@ -73,6 +73,16 @@ async def test_files_are_shipped_in_order_once_and_deleted_when_acknowledged(
     assert shipped.backlog.size == 0
 
 
+async def test_a_run_that_ends_in_order_leaves_no_file(tmp_path: Path) -> None:
+    shipped = Shipped(tmp_path)
+    async with running(shipped):
+        shipped.write(1)
+        shipped.log.close()
+        await shipped.shipper.finish()
+    assert shipped.numbers() == [1]
+    assert not list(tmp_path.iterdir())
+
+
 async def test_a_lost_reply_of_the_sink_stores_no_record_twice(tmp_path: Path) -> None:
     shipped = Shipped(tmp_path)
     shipped.sink.loses_replies = 1

@@ -124,11 +124,14 @@ class Shipper:
     async def finish(self) -> None:
         """Wait until `run` has shipped all that is written, without a delay, after the last record.
 
+        The file that was written last is deleted then, as those before it have been.
+
         Raises:
             AuditUnavailable: The sink has not acknowledged it; the next worker ships the rest.
         """
         self._hurried.set()
         await self.acknowledged()
+        await asyncio.to_thread(_remove_last, self._log.path_of(self._at.file))
 
     async def run(self) -> None:
         """Ship this run, as it grows."""
@@ -354,6 +357,14 @@ def _tail(path: Path, size: int, length: int) -> bytes:
             return file.read(size)
         file.seek(size - length)
         return file.read(length).partition(b"\n")[2]
+
+
+def _remove_last(path: Path) -> None:
+    """Delete the last file of a run that has ended, unless another worker just ships it again."""
+    lock = _lock(path)
+    if lock is not None:
+        path.unlink(missing_ok=True)
+        os.close(lock)
 
 
 def _lock(path: Path) -> int | None:
