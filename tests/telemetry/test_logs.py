@@ -81,6 +81,12 @@ def test_a_text_line_contains_no_terminal_escapes(path: Path) -> None:
     assert "Said a\\x1b[2J\\x9b\\u202eb why=\\x1bc" in path.read_text()
 
 
+def test_a_file_name_that_is_not_utf_8_costs_no_line(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "worker w1")
+    logging.getLogger("leaseway").warning("%s is gone", os.fsdecode(b"caf\xe9"))
+    assert "caf\\udce9 is gone" in path.read_text()
+
+
 def test_lines_below_the_level_are_dropped(path: Path) -> None:
     logs.configure_logging("warning", "text", str(path), "x")
     logger.info("quiet")

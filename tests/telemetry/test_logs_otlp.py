@@ -51,6 +51,16 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     server.stop(None)
 
 
+def test_half_of_a_surrogate_pair_costs_no_line(collector: Collector) -> None:
+    configure_logging("info", "text", None, "worker w1")
+    logging.getLogger("leaseway.test").warning("bad \udcff", extra={"path": "\udcff"})
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    request = collector.received.get(timeout=30)
+    [line] = request.resource_logs[0].scope_logs[0].log_records
+    assert line.body.string_value == "bad \\udcff"
+
+
 def test_a_line_is_sent_with_level_and_fields_without_secrets(collector: Collector) -> None:
     hidden = hide(["s3cr3t-value"])
     configure_logging("info", "text", None, "worker w1")

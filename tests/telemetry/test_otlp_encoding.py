@@ -85,6 +85,14 @@ def test_an_attribute_of_any_type_is_encoded_like_the_standard(value: Any) -> No
     check_same(recorder.spans)
 
 
+def test_half_of_a_surrogate_pair_costs_no_span() -> None:
+    recorder = Recorder()
+    recorder.record({"key": "bad \ud800", "keys": ["\udcff"]})
+    recorder.record({"key": "good"})
+    texts = [span.attributes[0].value.string_value for span in _encoded(recorder.spans)]
+    assert texts == ["bad \\ud800", "good"]
+
+
 def test_equal_values_of_different_types_keep_their_types() -> None:
     recorder = Recorder()
     for value in (1, True, 1.0, "1"):

@@ -146,7 +146,9 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     if level not in LEVELS:
         raise ValueError(f"The log level '{level}' is not one of {', '.join(LEVELS)}.")
     handler: logging.Handler = (
-        _StreamHandler(sys.stderr) if file is None else _FileHandler(file, encoding="utf-8")
+        _StreamHandler(sys.stderr)
+        if file is None
+        else _FileHandler(file, encoding="utf-8", errors="backslashreplace")
     )
     handler.setFormatter(_JsonFormatter(service) if fmt == "json" else _TextFormatter(service))
     root = logging.getLogger()

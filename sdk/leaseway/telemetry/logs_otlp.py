@@ -25,6 +25,7 @@ from leaseway.telemetry.exporters import (
     otel_resource,
 )
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.text.visible_text import encodable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
@@ -66,10 +67,10 @@ class OtlpHandler(logging.Handler):
         attributes: dict[str, Any] = {"logger": record.name}
         for name, value in vars(record).items():
             if name not in _STANDARD_FIELDS:
-                attributes[name] = value if isinstance(value, int | float) else redact(str(value))
+                attributes[name] = value if isinstance(value, int | float) else _shown(str(value))
         if record.exc_info:
             text = logging.Formatter().formatException(record.exc_info)
-            attributes["exception.stacktrace"] = redact(text)
+            attributes["exception.stacktrace"] = _shown(text)
         number = min(24, max(1, record.levelno * 4 // 10 + 1))  # DEBUG 5, INFO 9 ... CRITICAL 21
         self._logger.emit(
             LogRecord(
@@ -78,7 +79,7 @@ class OtlpHandler(logging.Handler):
                 context=get_current(),
                 severity_text=record.levelname,
                 severity_number=SeverityNumber(number),
-                body=redact(record.getMessage()),
+                body=_shown(record.getMessage()),
                 attributes=attributes,
             )
         )
@@ -93,6 +94,11 @@ class OtlpHandler(logging.Handler):
             self._ended = True
             self._provider.shutdown()
         super().close()
+
+
+def _shown(text: str) -> str:
+    """Return a text as it may be sent: one that UTF-8 cannot hold would lose its whole batch."""
+    return encodable(redact(text))
 
 
 def otlp_handler(service: str, level: int) -> logging.Handler | None:

@@ -32,6 +32,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
 
 from leaseway.telemetry.spans.lean import LeanPairs, readable_spans
 from leaseway.telemetry.spans.pairs import SpanPair, SpanShape
+from leaseway.wire.text.visible_text import encodable
 
 _SERVICE: Final = trace_service_pb2.DESCRIPTOR.services_by_name["TraceService"].full_name
 _EXPORT: Final = f"/{_SERVICE}/Export"
@@ -183,9 +184,9 @@ def _span_fields(span: ReadableSpan) -> bytes:
 @lru_cache(_CACHED_NAMES)
 def _named(name: str, kind: SpanKind, code: StatusCode, description: str) -> bytes:
     return Span(
-        name=name,
+        name=encodable(name),
         kind=Span.SpanKind.ValueType(kind.value + 1),  # OTLP counts from one; zero is unspecified
-        status=Status(code=Status.StatusCode.ValueType(code.value), message=description),
+        status=Status(code=Status.StatusCode.ValueType(code.value), message=encodable(description)),
     ).SerializeToString()
 
 
@@ -222,7 +223,7 @@ def _flags(context: SpanContext | None) -> int:
 def _add_events(message: Span, events: Sequence[Event]) -> None:
     for event in events:
         message.events.add(
-            name=event.name,
+            name=encodable(event.name),
             time_unix_nano=event.timestamp,
             attributes=_key_values(event.attributes),
             dropped_attributes_count=event.dropped_attributes,
@@ -254,8 +255,8 @@ def _field(key: str, value: Any) -> bytes:
 
 def _new_text(key: str, value: str) -> bytes:
     """Return the field `Span.attributes` with a text, as `_field` does."""
-    text = _delimited(_FIRST, value.encode())  # AnyValue.string_value
-    pair = _delimited(_FIRST, key.encode()) + _delimited(_SECOND, text)  # KeyValue
+    text = _delimited(_FIRST, encodable(value).encode())  # AnyValue.string_value
+    pair = _delimited(_FIRST, encodable(key).encode()) + _delimited(_SECOND, text)  # KeyValue
     return _delimited(_ATTRIBUTES, pair)
 
 
@@ -267,7 +268,9 @@ def _delimited(tag: bytes, content: bytes) -> bytes:
 
 
 def _key_values(attributes: Mapping[str, Any] | None) -> list[KeyValue]:
-    return [KeyValue(key=key, value=_any(value)) for key, value in (attributes or {}).items()]
+    return [
+        KeyValue(key=encodable(key), value=_any(value)) for key, value in (attributes or {}).items()
+    ]
 
 
 def _any(value: Any) -> AnyValue:
@@ -278,7 +281,7 @@ def _any(value: Any) -> AnyValue:
         case bool():
             message.bool_value = value
         case str():
-            message.string_value = value
+            message.string_value = encodable(value)
         case int():
             message.int_value = value
         case float():
@@ -290,5 +293,5 @@ def _any(value: Any) -> AnyValue:
         case Sequence():
             message.array_value.values.extend(_any(item) for item in value)
         case _:
-            message.string_value = str(value)
+            message.string_value = encodable(str(value))
     return message

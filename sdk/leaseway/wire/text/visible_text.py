@@ -6,6 +6,8 @@ import re
 import unicodedata
 from typing import Final
 
+from leaseway.wire.names import is_text
+
 _CONTROL: Final = re.compile(
     r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
@@ -29,6 +31,14 @@ def visible(text: object) -> str:
     that only join letters stay, because scripts and emoji need them.
     """
     return _CONTROL.sub(_escape, str(text))
+
+
+def encodable(text: str) -> str:
+    r"""Return a text that UTF-8 can hold: half of a surrogate pair becomes `\ud800`.
+
+    File names that are not UTF-8 and JSON escapes bring such halves into a Python string.
+    """
+    return text if is_text(text) else text.encode(errors="backslashreplace").decode()
 
 
 def escaped_json(text: str) -> str:
