@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.calls import ReceivedCall
@@ -83,6 +84,31 @@ def test_the_loop_starts_with_the_next_call_after_the_system_has_refused_its_thr
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="can't start new thread"):
+            loop_thread.run(answer)
+    caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
+    caller.start()
+    caller.join(BOUND)
+    assert answers == [1]
+    loop_thread._stop()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [(asyncio, "new_event_loop"), (threading.Thread, "__init__"), (threading.Thread, "start")],
+)
+def test_the_loop_starts_with_the_next_call_after_an_interrupt_of_its_start(
+    monkeypatch: pytest.MonkeyPatch, step: tuple[Any, str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    async def answer() -> int:
+        return 1
+
+    loop_thread, answers = LoopThread(), list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
             loop_thread.run(answer)
     caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
     caller.start()

@@ -116,7 +116,8 @@ class LoopThread:
         except BaseException:
             # An interrupt may occur between any two of these steps, and during the wake-up.
             ticket.abandoned = True
-            self._schedule(self._drain)
+            if not self._schedule(self._drain):
+                self._give_up(RuntimeError("The start of the client's thread was interrupted."))
             if self._schedule(partial(self._cancel, ticket)):
                 ticket.wait_for_cancellation()
             raise
@@ -174,20 +175,26 @@ class LoopThread:
         """Start a loop, unless another thread just did, and make it empty the inbox."""
         with self._lock:
             if self._loop is None or self._loop.is_closed():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="leaseway", daemon=True
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=self._run, args=(loop,), name="leaseway", daemon=True
                 )
                 try:
-                    self._thread.start()
+                    thread.start()
                 except RuntimeError as error:  # there is no thread now; the next call tries again
-                    self._loop.close()
-                    self._awake = False
-                    while self._inbox:
-                        self._inbox.popleft().fail(error)
+                    if thread.ident is None:
+                        loop.close()
+                    self._give_up(error)
                     raise
-                self._thread_id = self._thread.ident
+                # The loop comes last: an interrupt before leaves none that might not run.
+                self._thread, self._thread_id, self._loop = thread, thread.ident, loop
             self._loop.call_soon_threadsafe(self._drain)
+
+    def _give_up(self, error: Exception) -> None:
+        """Fail the tickets for which no loop was started, so that the next call starts one."""
+        self._awake = False
+        while self._inbox:
+            self._inbox.popleft().fail(error)
 
     def _stop(self) -> None:
         """Stop the loop and its thread when the process exits; running work is cancelled."""
