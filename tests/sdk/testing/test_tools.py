@@ -56,6 +56,14 @@ def test_arguments_that_violate_the_schema_do_not_reach_the_tool(
     assert fake.calls == []
 
 
+def test_a_tool_with_an_output_schema_is_called(fake: FakeLeaseway) -> None:
+    @fake.tool(output_schema={"type": "object", "required": ["sum"]})
+    def total() -> dict[str, int]:
+        return {"sum": 3}
+
+    assert fake.client().call_tool("total").structured == {"sum": 3}
+
+
 class Colour(enum.Enum):
     RED = "red"
 

@@ -292,6 +292,23 @@ class ActiveCall(Struct, eq=False):
             else:
                 self._reply(outcome.payload, outcome.is_error)
 
+    def handle_unchecked(self, outcome: Outcome) -> None:
+        """End a call of a tool with an output schema, after its result is checked."""
+        check = self.plan.results if isinstance(self.plan, ToolPlan) else None
+        if check is not None and outcome.fault is None and not outcome.is_error:
+            outcome.payload, why = check.fitted(outcome.payload)
+            if why and not check.was_reported:
+                check.was_reported = True
+                _logger.warning(
+                    "A result of %s:%s does not fit the output schema that the server lists (%s); "
+                    "MCP clients get such results as errors, with all that they say. Ask the "
+                    "server's maintainer to fix it.",
+                    self.call.server_id,
+                    self.call.tool,
+                    why,
+                )
+        self.handle_outcome(outcome)
+
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with a result whose media were stored, or remain in it."""
         self.pending = None

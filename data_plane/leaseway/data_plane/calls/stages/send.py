@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,6 @@ from leaseway.data_plane.core.calls.call import (
     answerable,
 )
 from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE, AdmittedRequest
-from leaseway.data_plane.core.tools.structured import StructuredCheck
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import WorkerMeters
@@ -27,8 +25,6 @@ from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.wire.channels.trace_context import meta_from
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import check_log_level
-
-_logger = logging.getLogger(__name__)
 
 
 class SendStage:
@@ -81,7 +77,7 @@ class SendStage:
         active.sent_at = time.perf_counter()
         on_outcome: Callable[[Outcome], None] = active.handle_outcome
         if isinstance(plan, ToolPlan) and plan.results is not None:
-            on_outcome = partial(_finish_checked, active, plan.results)
+            on_outcome = active.handle_unchecked
         if method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
             self._subscribe(active, live, plan)
             return True
@@ -108,24 +104,6 @@ class SendStage:
         call = active.call
         reader = ArtifactReader.of(call.tenant, call.session, call.user, call.subject_token)
         return await self._artifacts.read(ref, reader, max_size)
-
-
-def _finish_checked(active: ActiveCall, check: StructuredCheck, outcome: Outcome) -> None:
-    """End a call of a tool with an output schema."""
-    if outcome.fault is None and not outcome.is_error:
-        outcome.payload, why = check.fitted(outcome.payload)
-        if why and not check.was_reported:
-            check.was_reported = True
-            call = active.call
-            _logger.warning(
-                "A result of %s:%s does not fit the output schema that the server lists (%s); "
-                "MCP clients get such results as errors, with all that they say. Ask the server's "
-                "maintainer to fix it.",
-                call.server_id,
-                call.tool,
-                why,
-            )
-    active.handle_outcome(outcome)
 
 
 def _listen(request: ToolRequest, active: ActiveCall) -> None:
