@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.kinds.process import containers
 from leaseway.data_plane.kinds.process.containers import (
     Container,
     Containers,
@@ -158,6 +161,40 @@ async def test_a_container_whose_engine_is_busy_is_removed_later(
     async with asyncio.timeout(BOUND):
         await retrying
     assert tries.read_text() == "x\n" * 3
+
+
+async def test_an_engine_that_hangs_keeps_no_other_work_from_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_ANSWER_TIMEOUT", BOUND)
+    answer = tmp_path / "answer"
+    os.mkfifo(answer)
+    container = Container(
+        name="leaseway-x-1",
+        image="image:1",
+        command=(),
+        environment={"PATH": os.environ["PATH"]},
+        removal=("cat", str(answer)),
+        removals=Removals(),
+    )
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    removals = [asyncio.create_task(container.remove()) for _ in range(4)]
+    writer = None
+    try:
+        async with asyncio.timeout(BOUND / 2):
+            while writer is None:  # until the engine waits
+                with contextlib.suppress(OSError):
+                    writer = os.open(answer, os.O_WRONLY | os.O_NONBLOCK)
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(int) == 0
+    finally:
+        while not all(removal.done() for removal in removals):
+            with contextlib.suppress(OSError):
+                os.close(os.open(answer, os.O_WRONLY | os.O_NONBLOCK))
+            if writer is not None:
+                os.close(writer)
+                writer = None
+            await asyncio.sleep(0.01)
 
 
 def test_a_running_owner_is_identified_by_more_than_its_pid() -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.failures import not_started
 from leaseway.spec.kinds.confinement import Limits, Sandbox
@@ -51,6 +52,8 @@ _REMOVAL_INTERVAL: Final = 5.0
 _REMOVAL_TIME: Final = 300.0
 """Seconds for which the removal of a container is tried again."""
 _PROC: Final = Path("/proc")
+_threads: Final = DiskThreads()
+"""Wait for an engine: one that hangs holds up neither other work in threads nor the exit."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ class Container:
     async def try_removal(self) -> str:
         """Remove the container if it still exists; return why that failed, or an empty text."""
         try:
-            done = await asyncio.to_thread(_run, self.removal, self.environment)
-        except (OSError, subprocess.SubprocessError) as error:
+            done = await _threads.run(_run, self.removal, self.environment)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             return f"{error}."
         stderr = done.stderr.strip()
         if not done.returncode or _is_not_found(stderr):
@@ -212,8 +215,8 @@ class Containers:
     async def _sweep(self, engine: str) -> None:
         """Remove containers of dead workers on this machine whose reapers were killed, too."""
         try:
-            removed = await asyncio.to_thread(_sweep, engine, client_environment(self._environ))
-        except (OSError, subprocess.SubprocessError) as error:
+            removed = await _threads.run(_sweep, engine, client_environment(self._environ))
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             _logger.warning("Containers of dead workers can't be listed: %s.", error)
             return
         if removed:
