@@ -73,6 +73,8 @@ MAX_RESULT: Final = 16 * MIB
 MAX_LINE: Final = 32 * MIB
 """One line of a stdio server."""
 
+MAX_PATTERN: Final = 2 * MIB
+"""One compiled regular expression of a schema; one that takes more is not checked."""
 MAX_ARTIFACT: Final = 64 * MIB
 """One image or sound that a worker stores."""
 MAX_ARTIFACTS_PER_RESULT: Final = 256

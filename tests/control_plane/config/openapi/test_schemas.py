@@ -489,3 +489,9 @@ def test_what_is_not_allowed_may_have_a_bound_with_a_flag(rule: str, kept: Any) 
     media = f"{{ application/json: {{ schema: {schema} }} }}"
     (number,) = only(f"requestBody: {{ content: {media} }}").parameters
     assert number.parsed.get("not") == kept
+
+
+def test_a_pattern_that_workers_do_not_check_is_left_out() -> None:
+    schema = "{ type: string, maxLength: 2048, pattern: '^arn:.{16,2044}$' }"
+    (value,) = only(f"parameters: [ {{ name: q, in: query, schema: {schema} }} ]").parameters
+    assert value.parsed == {"type": "string", "maxLength": 2048}

@@ -9,9 +9,14 @@ from typing import Any, Final
 
 import jsonschema_rs
 
+from leaseway.wire.bounds import MAX_PATTERN
+
 _MASK: Final = "the value"
 """Stands for values in messages, which may be secret."""
 _MAX_TEXT: Final = 200
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
+    size_limit=MAX_PATTERN, dfa_size_limit=MAX_PATTERN
+)
 MAX_ENUM: Final = 500
 """Values of an `enum`; with more of them it takes any."""
 _FLAGS: Final = frozenset("dgimsuvy")
@@ -51,9 +56,9 @@ def schema_fault(text: str) -> str:
 
 @functools.lru_cache(maxsize=4_096)
 def is_pattern(text: str) -> bool:
-    """Return whether a text is a regular expression. Results are cached."""
+    """Return whether a text is a regular expression that workers check. Results are cached."""
     try:
-        jsonschema_rs.validator_for({"pattern": text})
+        jsonschema_rs.validator_for({"pattern": text}, pattern_options=_PATTERNS)
     except ValueError:
         return False
     return True

@@ -44,7 +44,9 @@ _LONG_INTEGER: Final = 10**40
 _read_json: Final = msgspec.json.Decoder().decode
 _LARGE_INTEGER: Final = re.compile(rb"[0-9]{16}")
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
-    backtrack_limit=BACKTRACKS, size_limit=2 * bounds.MIB, dfa_size_limit=2 * bounds.MIB
+    backtrack_limit=BACKTRACKS,
+    size_limit=bounds.MAX_PATTERN,
+    dfa_size_limit=bounds.MAX_PATTERN,
 )
 
 
