@@ -491,6 +491,46 @@ def test_what_is_not_allowed_may_have_a_bound_with_a_flag(rule: str, kept: Any) 
     assert number.parsed.get("not") == kept
 
 
+CHOICES = """
+schemas:
+  Animal:
+    oneOf: [ { $ref: '#/components/schemas/Cat' }, { $ref: '#/components/schemas/Dog' },
+             { $ref: '#/components/schemas/Newt' }, { $ref: '#/components/schemas/Owl' } ]
+    discriminator: { propertyName: kind, mapping: { meow: Cat, c: '#/components/schemas/Cat' } }
+  Cat: { type: object, properties: { kind: { type: string, description: What it is. } } }
+  Dog: { type: object, properties: { packs: { type: number } } }
+  Newt: { type: object, properties: { kind: { const: newt } } }
+  Owl: { allOf: [ { type: object, properties: { kind: { enum: [owl] } } }, { required: [kind] } ] }
+"""
+
+
+@pytest.mark.parametrize("where", ["{ schema: ANIMAL }", "{ schema: { items: ANIMAL } }"])
+def test_alternatives_say_the_value_that_chooses_them(where: str) -> None:
+    media = where.replace("ANIMAL", "{ $ref: '#/components/schemas/Animal' }")
+    operation = f"requestBody: {{ content: {{ application/json: {media} }} }}"
+    (body,) = only(operation, **yaml.safe_load(CHOICES)).parameters
+    cat, dog, newt, owl = body.parsed.get("items", body.parsed)["anyOf"]
+    assert cat["properties"]["kind"]["description"] == 'What it is. Here "meow" or "c".'
+    assert dog["properties"]["kind"] == {"description": 'Here "Dog".'}
+    assert newt["properties"] == {"kind": {"const": "newt"}}
+    assert "properties" not in owl
+
+
+@pytest.mark.parametrize(
+    ("schema", "kept"),
+    [
+        ("{ type: [string, null] }", {"type": ["string", "null"]}),
+        ("{ type: [string, string] }", {"type": ["string"]}),
+        ("{ type: 'null', nullable: true }", {"type": "null"}),
+        ("{ type: ['null'], nullable: true }", {"type": ["null"]}),
+        ("{ type: null }", {}),
+    ],
+)
+def test_types_are_listed_once_and_null_needs_no_quotes(schema: str, kept: Any) -> None:
+    (value,) = only(f"parameters: [ {{ name: q, in: query, schema: {schema} }} ]").parameters
+    assert value.parsed == kept
+
+
 def test_a_pattern_that_workers_do_not_check_is_left_out() -> None:
     schema = "{ type: string, maxLength: 2048, pattern: '^arn:.{16,2044}$' }"
     (value,) = only(f"parameters: [ {{ name: q, in: query, schema: {schema} }} ]").parameters

@@ -6,6 +6,7 @@ them to it only by their own `allOf` and by the `mapping` of the discriminator.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -17,6 +18,7 @@ from leaseway.control_plane.config.openapi.references import (
     Refusal,
     Steps,
     list_of,
+    name_in,
     types_of,
 )
 from leaseway.control_plane.config.openapi.usable import MAX_ENUM
@@ -96,6 +98,7 @@ class Objects:
         # By identity, with the schema, so that its id stays its own.
         self._kin: dict[int, tuple[Any, _Kin | None]] = {}
         self._members: dict[int, tuple[Any, _Found]] = {}
+        self._mapped: dict[int, tuple[Any, Mapping[int, list[str]]]] = {}
         self._wide_bases: dict[int, Mapping[str, Any]] = {}
         self._widened: dict[int, tuple[Any, Mapping[str, Any]]] = {}
 
@@ -144,6 +147,41 @@ class Objects:
         if wide is not schema:
             self._widened[id(schema)] = schema, wide
         return wide
+
+    def choice_of(self, schema: Mapping[str, Any], part: Any) -> tuple[str, str] | None:
+        """Return the member that chooses an alternative, and a sentence with its values for it.
+
+        None if the document does not say it of the alternative, or the alternative itself does.
+
+        Args:
+            schema: The schema that has the alternative in its `anyOf` or `oneOf`.
+            part: The alternative.
+        """
+        found = schema.get("discriminator")
+        target = self._references.end(part)
+        if not isinstance(found, Mapping) or target is None or target is part:
+            return None
+        member = found.get("propertyName")
+        if not isinstance(member, str):
+            return None
+        name = name_in(str(part.get("$ref")))
+        values = self._mapped_by(found).get(id(target)) or ([name] if name else [])
+        if not values or self._fixed(self._members_of(target).rules.get(member)):
+            return None
+        return member, f"Here {' or '.join(map(json.dumps, values))[:_MAX_LISTED]}."
+
+    def _mapped_by(self, discriminator: Mapping[str, Any]) -> Mapping[int, list[str]]:
+        """Return the values of a discriminator's mapping by the identity of their schemas."""
+        known = self._mapped.get(id(discriminator))
+        if known is None:
+            values: dict[int, list[str]] = {}
+            given = discriminator.get("mapping")
+            for value, written in given.items() if isinstance(given, Mapping) else ():
+                target = self._references.mapped(written)
+                if target is not None:
+                    values.setdefault(id(target), []).append(str(value))
+            known = self._mapped[id(discriminator)] = discriminator, values
+        return known[1]
 
     def _merge(
         self, schema: Any, found: _Found, steps: Steps, reading: _Reading, *, is_wide: bool = False

@@ -66,6 +66,11 @@ def shown(reference: str) -> str:
     return unescaped(unquote(name)) + (f"#/{pointer}" if pointer else "")
 
 
+def name_in(reference: str) -> str:
+    """Return the name of what a reference leads to; empty if it leads to a whole document."""
+    return unescaped(unquote(shown(reference).partition("#")[2].rpartition("/")[2]))
+
+
 class Unsupported(Exception):
     """A part of a document that can't be converted; the message is the end of a sentence."""
 

@@ -254,7 +254,8 @@ class _Conversion:
         if isinstance(target, Mapping) and not is_wide:
             target = self._with_subtypes(target)
         merged = {**target, **notes} if isinstance(target, Mapping) else notes
-        merged.pop("discriminator", None)
+        if not {"anyOf", "oneOf"} & merged.keys():
+            merged.pop("discriminator", None)
         # What a further reference leads to is not wide yet.
         is_wide = is_wide or "$ref" not in merged
         above = (*above, reference)
@@ -282,6 +283,8 @@ class _Conversion:
                 for part in given
             ]
             if parts and not (key in ("anyOf", "oneOf") and {} in parts):
+                if alternatives:
+                    self._tell_choices(schema, given, parts)
                 converted["anyOf" if key == "oneOf" else key] = parts
         for key in PROPERTIES:
             named = schema.get(key)
@@ -295,6 +298,19 @@ class _Conversion:
             converted["required"] = names
             if not names:
                 del converted["required"]
+
+    def _tell_choices(
+        self, schema: Mapping[str, Any], given: list[Any], parts: list[dict[str, Any]]
+    ) -> None:
+        """Describe in each converted alternative the value of the member that chooses it."""
+        for written, converted in zip(given, parts, strict=True):
+            choice = self._objects.choice_of(schema, written)
+            if choice is not None:
+                member, about = choice
+                named = converted.get("properties", {})
+                told = dict(named.get(member, {}))
+                _describe(told, about, about)
+                converted["properties"] = {**named, member: told}
 
     def _named(
         self, named: Mapping[Any, Any], converted: dict[str, Any], depth: int,
@@ -343,7 +359,7 @@ def _is_nullable(schema: Mapping[str, Any]) -> bool:
 def _with_null(converted: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that accepts null too, as OpenAPI 3.0 says with `nullable`."""
     kind, values = converted.get("type"), converted.get("enum")
-    if isinstance(kind, str):
+    if isinstance(kind, str) and kind != "null":
         converted["type"] = [kind, "null"]
     elif isinstance(kind, list) and "null" not in kind:
         converted["type"] = [*kind, "null"]
@@ -439,6 +455,9 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
     for key, is_valid in _VALID.items():
         if key in converted and not is_valid(converted[key]):
             del converted[key]
+    if isinstance(converted.get("type"), list):  # in YAML, null is a type only in quotes
+        listed = ("null" if name is None else str(name) for name in converted["type"])
+        converted["type"] = list(dict.fromkeys(listed))
     names = types_of(converted)
     if "type" in converted and not (names and all(name in TYPES for name in names)):
         del converted["type"]
