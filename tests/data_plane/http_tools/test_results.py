@@ -5,11 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 from codecs import BOM_UTF8
+from dataclasses import replace
 
 import pytest
 from multidict import CIMultiDict
 
-from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, result, unpacked
+from leaseway.data_plane.kinds.http_api.results import (
+    HttpResponse,
+    conditions,
+    is_packed,
+    result,
+    unpacked,
+)
+from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,19 @@ def test_how_to_go_on_stands_beside_the_text(headers: list[tuple[str, str]], tol
     text, *more = json.loads(payload)["content"]
     assert text == {"type": "text", "text": "[]"}
     assert [item["resource"]["text"] for item in more] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"{}"), (204, b""), (412, b"It has changed.")])
+def test_the_version_is_told_that_a_parameter_can_repeat(status: int, body: bytes) -> None:
+    headers = CIMultiDict([("ETag", '"v1"'), ("Last-Modified", "Mon, 05 Jan 2026 10:00:00 GMT")])
+    response = HttpResponse(status, headers, body)
+    match = HttpParameter("match", "header", wire_name="If-Match")
+    lock = HttpTool("lock", "PUT", "/x", parameters=(match,))
+    payload, _ = result(response, told=conditions([lock]))
+    assert 'Etag: \\"v1\\"' in payload.decode()
+    assert "Last-Modified" not in payload.decode()
+    payload, _ = result(response, told=conditions([replace(lock, parameters=())]))
+    assert "Etag" not in payload.decode()
 
 
 @pytest.mark.parametrize("status", [200, 404])

@@ -39,6 +39,7 @@ from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.http_api.requests import MAX_HEADER_VALUE, build_request
 from leaseway.data_plane.kinds.http_api.results import (
     HttpResponse,
+    conditions,
     failed_rendering,
     rendered_result,
     result,
@@ -139,6 +140,7 @@ class HttpInstance:
         self._read_values = read_values
         self._listener = listener
         self._tools: dict[str, _Tool] = {}
+        self._told = conditions(self._part.http_tools)
         self._owns_renderers = renderers is None
         self._renderers = renderers or Renderers(environment)
         self._tokens = tokens or Tokens()
@@ -285,8 +287,8 @@ class HttpInstance:
                 return failed_rendering(failure, response, hide)
             return rendered_result(text, response)
         if len(response.body) > _INLINE:
-            return await self._renderers.run(self._server, result, response, hide)
-        return result(response, hide)
+            return await self._renderers.run(self._server, result, response, hide, self._told)
+        return result(response, hide, self._told)
 
     def _hide(self, text: str) -> str:
         if self.resolved_values is not None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB
 from leaseway.wire.messages.charsets import is_charset, text_of_body, text_of_header
@@ -29,6 +30,8 @@ _UNKNOWN: Final = "application/octet-stream"
 _MAX_HEADER: Final = 2_048
 _ONWARD: Final = ("retry-after", "location", "operation-location", "azure-asyncoperation")
 """Headers that say how to go on: where a thing is, and when to ask again."""
+_CONDITIONS: Final = {"if-match": "etag", "if-unmodified-since": "last-modified"}
+"""Headers of requests that name a version, with those of responses that say which one it is."""
 _OF_REFUSALS: Final = ("allow", "www-authenticate")
 _OF_CONNECTION: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "set-cookie"))
 _NEXT_PAGE: Final = re.compile(
@@ -84,18 +87,34 @@ class HttpResponse:
         return rest.partition(";")[0].strip(" \"'")
 
 
-def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[bytes, bool]:
+def conditions(tools: Iterable[HttpTool]) -> tuple[str, ...]:
+    """Return the headers of responses that parameters of tools repeat, as their conditions."""
+    sent = {
+        parameter.sent_as.lower()
+        for tool in tools
+        for parameter in tool.parameters
+        if parameter.position == "header"
+    }
+    return tuple(told for condition, told in _CONDITIONS.items() if condition in sent)
+
+
+def result(
+    response: HttpResponse, hide: Callable[[str], str] = str, told: Iterable[str] = ()
+) -> tuple[bytes, bool]:
     """Return the MCP result of a response, and whether it is an error of the tool.
 
-    `hide` removes the server's credentials from errors: many servers repeat the request's URL in an
-    error response.
+    Args:
+        response: The response.
+        hide: Removes the server's credentials from errors: many servers repeat the request's URL
+            in an error response.
+        told: Further headers that say how to go on, in lower case.
     """
     if not response.is_success:
-        return _result(hide(_describe_error(response)), response, is_error=True)
+        return _result(hide(_describe_error(response, told)), response, is_error=True)
     if not response.body:  # what was made has its address here
-        return _result(hide(_head(response)), response)
+        return _result(hide(_head(response, told)), response)
     items = [_item(response)]
-    onward = _onward(response)
+    onward = _onward(response, told)
     if onward:  # beside the text, which stays the JSON that programs parse
         text = hide("\n".join(onward))
         headers = {"uri": "response:headers", "mimeType": "text/plain", "text": text}
@@ -130,25 +149,25 @@ def failed_rendering(
     return _result(hide(text), response, is_error=True)
 
 
-def _describe_error(response: HttpResponse) -> str:
-    return "\n".join(filter(None, [_head(response), _excerpt(response)]))
+def _describe_error(response: HttpResponse, told: Iterable[str]) -> str:
+    return "\n".join(filter(None, [_head(response, told), _excerpt(response)]))
 
 
-def _head(response: HttpResponse) -> str:
+def _head(response: HttpResponse, told: Iterable[str]) -> str:
     """Return the status, and the headers that say how to go on, or all if they were asked for."""
     lines = [_status_line(response)]
     if response.is_of_headers:
         headers = response.headers.items()
-        told = ((name, value) for name, value in headers if name.lower() not in _OF_CONNECTION)
-        lines += [_line(name, text_of_header(value)) for name, value in told]
+        shown = ((name, value) for name, value in headers if name.lower() not in _OF_CONNECTION)
+        lines += [_line(name, text_of_header(value)) for name, value in shown]
     else:
-        lines += [*_onward(response), *_lines(response, _OF_REFUSALS)]
+        lines += [*_onward(response, told), *_lines(response, _OF_REFUSALS)]
     return "\n".join(lines)[:MAX_SHOWN]
 
 
-def _onward(response: HttpResponse) -> list[str]:
+def _onward(response: HttpResponse, told: Iterable[str]) -> list[str]:
     """Return the headers that say how to go on, also to the next page."""
-    lines = _lines(response, _ONWARD)
+    lines = _lines(response, (*_ONWARD, *told))
     if "link" in response.headers:
         links = (value for name, value in response.headers.items() if name.lower() == "link")
         found = _NEXT_PAGE.search(text_of_header(", ".join(links))[:MAX_SHOWN])
