@@ -51,6 +51,28 @@ async def test_a_leased_server_asks_for_roots_that_have_changed(
                 pass
 
 
+@pytest.mark.npm
+@TRANSPORTS
+async def test_the_filesystem_server_serves_the_folders_of_its_client_from_the_first_call(
+    tmp_path: Path, transport: str, npm_server: ServerCommand
+) -> None:
+    note = tmp_path / "files" / "note.txt"
+    note.parent.mkdir()
+    note.write_text("kept")
+    root, path = note.parent.as_uri(), {"path": str(note)}
+
+    async def list_roots(context: ClientRequestContext) -> types.ListRootsResult:
+        return types.ListRootsResult.model_validate({"roots": [{"uri": root}]})
+
+    servers = {"files": entry(npm_server("mcp-server-filesystem"))}
+    async with running(tmp_path, servers) as (system, sdk), front(system) as url:
+        target = Place(system, sdk, url).target(transport)
+        async with Client(target, mode="legacy", list_roots_callback=list_roots) as client:
+            assert text_of(await client.call_tool("read_text_file", path)) == "kept"
+        read = await sdk.call_tool("files:read_text_file", path, roots=[root])
+        assert read.text == "kept"
+
+
 async def test_a_server_that_asks_a_client_without_a_stream_gets_an_error(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     servers = {"rooted": python_server("rooted.py", str(answer))}

@@ -10,8 +10,8 @@ from tests.conftest import BOUND
 from tests.data_plane.doubles.transport import MemoryTransport
 
 from leaseway.data_plane.core.calls.call import Ask, Callbacks, Outcome, ToolRequest
-from leaseway.data_plane.mcp.protocol import connection
-from leaseway.data_plane.mcp.protocol.connection import MAX_ABANDONED
+from leaseway.data_plane.mcp.protocol.messages import liveness
+from leaseway.data_plane.mcp.protocol.messages.liveness import MAX_ABANDONED
 from leaseway.data_plane.mcp.protocol.messages.reading import read
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.wire.messages.mcp import ELICIT
@@ -145,7 +145,7 @@ async def test_a_server_that_never_answers_cancelled_calls_logs_again_after_a_wh
         peer.call(request, lambda _outcome: None)
         peer.receive([LOG])
         assert logs == []
-        monkeypatch.setattr(connection, "ABANDONED_FOR", 0.0)
+        monkeypatch.setattr(liveness, "ABANDONED_FOR", 0.0)
         peer.receive([LOG])
         assert logs == [b'"of A"']
     finally:

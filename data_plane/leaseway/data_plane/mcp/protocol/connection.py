@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -38,9 +37,9 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
 from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
-from leaseway.data_plane.mcp.protocol.messages.liveness import Liveness
+from leaseway.data_plane.mcp.protocol.messages.liveness import AbandonedCalls, Liveness
 from leaseway.data_plane.mcp.protocol.messages.log_level import LogLevel
-from leaseway.data_plane.mcp.protocol.messages.notices import Notices
+from leaseway.data_plane.mcp.protocol.messages.notices import MissedRoots, Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     InvalidResponse,
@@ -60,14 +59,10 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.clients.mcp_headers import METHOD_HEADER
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.messages.mcp import ROOTS_CHANGED
+from leaseway.wire.messages.mcp import ROOTS, ROOTS_CHANGED
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.signals import Signal
 
-MAX_ABANDONED: Final = 4096
-ABANDONED_FOR: Final = 300.0
-"""Seconds in which a shared server may still ask, or log, for a call that was cancelled."""
-"""Cancelled calls without a response that are remembered: servers need not answer them."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that a cheap request may take after others were refused."""
 
@@ -140,8 +135,7 @@ class Peer(Dispatcher[TransportContext]):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
-        # When calls were cancelled, the oldest first; 0 stands for more of them.
-        self._abandoned: dict[int, float] = {}
+        self._abandoned = AbandonedCalls()
         self.warned = Signal[str, str]()
         self.warning_cleared = Signal[str]()
         self.reopened: Signal[()] = Signal()
@@ -158,6 +152,8 @@ class Peer(Dispatcher[TransportContext]):
             on_tools_changed,
         )
         self._notices = Notices(self._inbox.is_asking)
+        self._missed_roots = MissedRoots(self._tell_of_roots)
+        self._inbox.asking.connect(self._missed_roots.follow)
 
     def offer_roots(self, roots: bytes) -> None:
         """Answer the server's roots requests with this result. Call it before the handshake."""
@@ -392,14 +388,15 @@ class Peer(Dispatcher[TransportContext]):
         if rejection is not None:
             return reject_call(done, rejection)
         call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
-        if level_set is None:
+        wait = self._missed_roots.before(request, level_set)
+        if wait is None:
             self._send(call_id, line, headers, call)
         else:
-            level_set.add_done_callback(partial(self._send_late, call, line, headers))
+            wait.add_done_callback(partial(self._send_late, call, line, headers))
         return call
 
     def _send_late(
-        self, call: ToolCall, line: bytes, headers: Mapping[str, str], _level_set: object
+        self, call: ToolCall, line: bytes, headers: Mapping[str, str], _waited: object
     ) -> None:
         if self._calls.get(call.id) is call:  # it may have been cancelled
             self._send(call.id, line, headers, call)
@@ -414,8 +411,12 @@ class Peer(Dispatcher[TransportContext]):
         if self.era.modern or not declared.get("listChanged"):
             asyncio.get_running_loop().call_soon(notice.end)
         else:
-            self._respond(encode_notification(ROOTS_CHANGED, None))
+            self._missed_roots.missed = False
+            self._tell_of_roots()
         return notice
+
+    def _tell_of_roots(self) -> None:
+        self._respond(encode_notification(ROOTS_CHANGED, None))
 
     def _set_log_level(self, level: str) -> asyncio.Future[bytes]:
         entry = RawRequest()
@@ -435,9 +436,7 @@ class Peer(Dispatcher[TransportContext]):
                 call.rounds.cancel()
                 return
             if not self.leased and call.written:
-                key = call.id if len(self._abandoned) < MAX_ABANDONED else 0
-                self._abandoned.pop(key, None)
-                self._abandoned[key] = time.monotonic()
+                self._abandoned.add(call.id)
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():
                 self._doubt(call.id)
@@ -478,7 +477,12 @@ class Peer(Dispatcher[TransportContext]):
 
     def _find_asked_call(self, related_call: ToolCall | None, method: str) -> Asked | str:
         call = self._find_call(related_call, method)
-        return self._notices.answering(method) or call if isinstance(call, str) else call
+        if not isinstance(call, str):
+            return call
+        found = self._notices.answering(method) or call
+        if method == ROOTS and isinstance(found, str) and self.leased and not self._calls:
+            self._missed_roots.miss()
+        return found
 
     def _find_another_call(self, method: str) -> Asked | str:
         # Whoever else calls on a shared connection may be a stranger, also if he is alone now.
@@ -488,22 +492,9 @@ class Peer(Dispatcher[TransportContext]):
         if self.correlates and related_call is not None:
             return find_asked_call([related_call], method)
         calls = self._calls.values()
-        is_alone = self.asks_alone and len(calls) == 1 and not self._has_abandoned()
+        is_alone = self.asks_alone and len(calls) == 1 and not self._abandoned.may_speak()
         shared, asks_of = not self.leased and not is_alone, self._inbox.asks_of
         return find_asked_call(calls, method, shared=shared, asks_of=asks_of)
-
-    def _has_abandoned(self) -> bool:
-        """Return whether a shared server may still ask, or log, for a cancelled call.
-
-        It must not answer such a call, so that only time can tell.
-        """
-        since = time.monotonic() - ABANDONED_FOR
-        while self._abandoned:
-            key, cancelled = next(iter(self._abandoned.items()))
-            if cancelled > since:
-                return True
-            del self._abandoned[key]
-        return False
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""
@@ -564,7 +555,7 @@ class Peer(Dispatcher[TransportContext]):
         """Count a response without a pending request."""
         if isinstance(key, int) and 0 < key <= self._next_id:
             self.late_replies += 1
-            self._abandoned.pop(key, None)
+            self._abandoned.discard(key)
             return
         self.stray_replies += 1
         if self.stray_replies == 1:

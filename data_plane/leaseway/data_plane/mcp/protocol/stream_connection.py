@@ -260,7 +260,7 @@ class StreamPeer(Peer):
     def _only_call(self) -> ToolCall | None:
         # A stream does not tell which call a log message belongs to, unless there is one call, and
         # no cancelled one of another caller.
-        if len(self._calls) != 1 or (not self.leased and self._has_abandoned()):
+        if len(self._calls) != 1 or (not self.leased and self._abandoned.may_speak()):
             return None
         return next(iter(self._calls.values()))
 

@@ -41,6 +41,7 @@ from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.signals import Signal
 
 
 class Calls:
@@ -176,7 +177,9 @@ class Legacy:
         self.asks: list[Ask] = []
         self.other: Asked | str = "There is no other call."
         self.requests = LegacyServerRequests(
-            lambda line, _call: self.sent.append(json.loads(line)), lambda _method: self.other
+            lambda line, _call: self.sent.append(json.loads(line)),
+            lambda _method: self.other,
+            Signal(),
         )
         self.call = call(*SERVER_METHODS, on_ask=self.asks.append)
 

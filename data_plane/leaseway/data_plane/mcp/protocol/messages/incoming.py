@@ -141,11 +141,15 @@ class LegacyServerRequests:
         send: Sends a response.
         find_another: Returns the call for a method if the one that was asked has ended, or why
             there is none: another caller must never get the question.
+        asking: Told whether any request is open, whenever one is passed on or ends.
     """
 
-    def __init__(self, send: SendAnswer, find_another: Callable[[str], Asked | str]) -> None:
+    def __init__(
+        self, send: SendAnswer, find_another: Callable[[str], Asked | str], asking: Signal[bool]
+    ) -> None:
         self._send = send
         self._find_another = find_another
+        self._asking = asking
         self._open: dict[object, Ask] = {}
         self._asked: dict[object, Asked] = {}
         self._counts: Counter[int] = Counter()  # by the identity of what is in `_asked`
@@ -194,6 +198,7 @@ class LegacyServerRequests:
             ask = self._open[key] = self._build_ask(message, key, params, call, moves)
             self._asked[key] = call
             self._counts[id(call)] += 1
+            self._asking.emit(True)
             call.request.callbacks.on_ask(ask)
 
     def _build_ask(
@@ -227,6 +232,7 @@ class LegacyServerRequests:
         if not self._counts[call]:
             del self._counts[call]
         del self._asked[key]
+        self._asking.emit(bool(self._open))
 
     def withdraw(self, request_id: object) -> None:
         """Withdraw a request that the server has cancelled."""
@@ -255,6 +261,7 @@ class Inbox:
         resource_updated: The URI of a changed resource.
         outside: The method and the params, as JSON, of a notification for the server's client that
             belongs to no call.
+        asking: Whether the server waits for an answer of a client, whenever that may have changed.
         roots: The answer to roots requests, or None if callers answer them.
     """
 
@@ -274,8 +281,9 @@ class Inbox:
         self._find_call = find_call
         self._find_asked_call = find_asked_call
         self._find_another_call = find_another_call
+        self.asking = Signal[bool]()
         self._server_requests = LegacyServerRequests(
-            lambda line, _call: answer(line), find_another_call
+            lambda line, _call: answer(line), find_another_call, self.asking
         )
         self._on_tools_changed = on_tools_changed
         self.resource_updated = Signal[str]()
@@ -329,7 +337,7 @@ class Inbox:
 
     def send_answers_by(self, send: SendAnswer) -> None:
         """Send answers of callers by another function. Call it before the first request."""
-        self._server_requests = LegacyServerRequests(send, self._find_another_call)
+        self._server_requests = LegacyServerRequests(send, self._find_another_call, self.asking)
 
     def asks_of(self, call: Asked) -> int:
         """Return the number of open server requests that were passed on to a call."""

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from leaseway.data_plane.background import LightEvent
+
+MAX_ABANDONED: Final = 4096
+"""Cancelled calls without a response that are remembered: servers need not answer them."""
+ABANDONED_FOR: Final = 300.0
+"""Seconds in which a shared server may still ask, or log, for a call that was cancelled."""
 
 
 class Liveness:
@@ -48,3 +54,33 @@ class Liveness:
         excuse a server that hangs forever.
         """
         return not self.in_doubt or oldest <= self._doubtful_up_to
+
+
+class AbandonedCalls:
+    """The cancelled calls of a shared server, for which it may still ask or log.
+
+    It must not answer such a call, so that only time can tell.
+    """
+
+    def __init__(self) -> None:
+        # When they were cancelled, the oldest first; 0 stands for more of them.
+        self._cancelled: dict[int, float] = {}
+
+    def add(self, call_id: int) -> None:
+        key = call_id if len(self._cancelled) < MAX_ABANDONED else 0
+        self._cancelled.pop(key, None)
+        self._cancelled[key] = time.monotonic()
+
+    def discard(self, call_id: int) -> None:
+        """Forget one, which the server has answered."""
+        self._cancelled.pop(call_id, None)
+
+    def may_speak(self) -> bool:
+        """Return whether the server may still ask, or log, for one of them."""
+        since = time.monotonic() - ABANDONED_FOR
+        while self._cancelled:
+            key, cancelled = next(iter(self._cancelled.items()))
+            if cancelled > since:
+                return True
+            del self._cancelled[key]
+        return False
