@@ -233,7 +233,7 @@ async def _connections(
     async with http_client() as http:
         store = LoginStore(place) if place is not None else None
         sealed, links = SealedTokens(store), LoginLinks(store, worker_id)
-        tokens = Tokens(sealed, ended=sealed.ended, callers=callers, links=links)
+        tokens = Tokens(sealed, granted=sealed.granted, callers=callers, links=links)
         host = WorkerHost(
             environment=os.environ,
             http=http,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from tests.data_plane.oauth.expired import IgnoredProblems
 
+from leaseway.data_plane.core.ports import ChangedLogins
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
@@ -27,6 +29,7 @@ from leaseway.wire.errors import Fault, Reason
 
 AUTH = Auth(grant="authorization_code", subject="tenant")
 REFUSED = {"www-authenticate": "Bearer"}
+NEEDS_FILES = 'Bearer error="insufficient_scope", scope="files"'
 
 
 @asynccontextmanager
@@ -125,7 +128,7 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
 ) -> None:
     now = 100.0
     sealed = SealedTokens(store)
-    tokens = Tokens(sealed, lambda: now, sealed.ended)
+    tokens = Tokens(sealed, lambda: now, sealed.granted)
     wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
     key = VariantKey("mail", "acme")
     spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
@@ -135,14 +138,45 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
         with pytest.raises(Fault, match="nobody is logged in"):
             await grant.refused(None, 401, REFUSED)
     store.write(Login(wanted.login, issuer="http://i", access_token="new", granted_at=1.0))
-    assert await tokens.follow_logins() == ()
+    assert await tokens.follow_logins() == ChangedLogins()
     assert await grant.refused(None, 401, REFUSED)
     credential = await grant.credential()
     assert credential is not None
     assert credential.header == "Bearer new"
-    assert await tokens.follow_logins() == set()
+    assert await tokens.follow_logins() == ChangedLogins(set(), set())
     store.remove(wanted.login)
-    assert await tokens.follow_logins() == {key}
+    assert await tokens.follow_logins() == ChangedLogins({key}, set())
     with pytest.raises(Fault, match="nobody is logged in"):
         await grant.credential()
+    await tokens.aclose()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_the_next_login_is_used_at_once_by_calls_that_needed_its_scopes(
+    store: LoginStore, is_followed: bool
+) -> None:
+    clock = [100.0]
+    sealed = SealedTokens(store)
+    tokens = Tokens(sealed, lambda: clock[0], sealed.granted)
+    wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
+    key = VariantKey("mail", "acme")
+    spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
+    assert grant is not None
+    login = Login(wanted.login, access_token="narrow", granted_at=1.0, scope="tools")
+    store.write(login)
+    assert await grant.refused(None, 401, REFUSED)
+    narrow, more = await grant.credential(), {"www-authenticate": NEEDS_FILES}
+    with pytest.raises(Fault, match="further permissions"):
+        await grant.refused(narrow, 403, more)
+    store.write(replace(login, access_token="wide", granted_at=2.0, scope="tools files"))
+    if is_followed:
+        assert await tokens.follow_logins() == ChangedLogins(set(), {key})
+    else:  # a call comes before the worker has looked, a minute after the first one
+        clock[0] += 60
+    assert await grant.refused(narrow, 403, more)
+    credential = await grant.credential()
+    assert credential is not None
+    assert credential.header == "Bearer wide"
+    assert await tokens.follow_logins() == ChangedLogins(set(), set())
     await tokens.aclose()

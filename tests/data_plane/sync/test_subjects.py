@@ -96,6 +96,9 @@ async def test_who_logs_in_is_listed_unasked_and_a_logout_is_told(bench: Any) ->
     assert refused.lists.problem.reason == "LOGIN_REQUIRED"
     bench.worker.pool.retry_logins()
     assert names_of(await bench.plane.expect("subject_listing")) == ["echo", "mine"]
+    bench.servers.tools = dict(ECHO)
+    bench.worker.pool.replace_logins({VariantKey("mail", "default", "anna")})
+    assert names_of(await bench.plane.expect("subject_listing")) == ["echo"]
     bench.worker.pool.end_logins({VariantKey("mail", "default", "anna")})
     ended = await bench.plane.expect("subject_listing")
     assert (ended.user, ended.HasField("lists")) == ("anna", False)

@@ -224,14 +224,26 @@ class LoginLinksPort(Protocol):
         """Finish a login with the parameters of its redirect; return whose it is."""
 
 
+@dataclass(frozen=True)
+class ChangedLogins:
+    """Whose logins have changed; a variant that stands for all subjects has no tenant, or no user.
+
+    Attributes:
+        ended: Whose login has ended.
+        replaced: Who has logged in again: as somebody else, or with other permissions.
+    """
+
+    ended: Collection[VariantKey] = ()
+    replaced: Collection[VariantKey] = ()
+
+
 class PeoplesLogins(Protocol):
     """The logins of tenants and users to remote servers."""
 
-    async def follow_logins(self) -> Collection[VariantKey]:
-        """Look at the logins again, which have changed; return whose connections end.
+    async def follow_logins(self) -> ChangedLogins:
+        """Look at the logins again, which have changed; return whose have changed.
 
-        The tokens of logins that somebody has ended are forgotten. The key of a variant that stands
-        for all subjects has no tenant, or no user.
+        The tokens of logins that somebody has ended or replaced are forgotten.
         """
 
 

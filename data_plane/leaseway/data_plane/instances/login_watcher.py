@@ -1,10 +1,11 @@
 """Follows people's logins to servers (design.md#tokens-for-remote-servers).
 
 `leaseway login` leaves a sealed login in a folder of the worker's machine, `logout` removes it.
-When that folder changes, connections whose login has ended are closed, and starts that failed for
-want of a login are repeated, both at once. Other processes change it, so it is looked at again and
-again, and before a call is refused for want of a login: its person may have logged in since the
-last look. A login that this worker has finished is followed before its person hears of it.
+When that folder changes, connections whose login has ended are closed, calls of whoever has logged
+in again use new ones, and starts that failed for want of a login are repeated, all at once. Other
+processes change it, so it is looked at again and again, and before a call is refused for want of a
+login: its person may have logged in since the last look. A login that this worker has finished is
+followed before its person hears of it.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ class LoginWatcher:
 
     async def _follow(self) -> None:
         if self._logins is not None:
-            self._pool.end_logins(await self._logins.follow_logins())
+            changed = await self._logins.follow_logins()
+            self._pool.end_logins(changed.ended)
+            self._pool.replace_logins(changed.replaced)
         self._start_again()
         self.changes += 1
         if self._changed is not None and not self._changed.done():

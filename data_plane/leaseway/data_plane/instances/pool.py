@@ -253,6 +253,24 @@ class Pool:
                 self.replace(generation, keeps_logins=True)
                 generation.end_all(f"the login to server {generation.key} has ended")
 
+    def replace_logins(self, subjects: Collection[VariantKey]) -> None:
+        """Let calls of who has logged in again use new connections, and list anew for them.
+
+        Calls in flight and leases go on with the connections that they have, and the new token.
+        """
+        for key in subjects:
+            old = self._of_logins.get(key)
+            common = self._current.get(self._variant_for(key) or key)
+            if old is None or common is None:
+                continue
+            self._forget_login(key)
+            if old.listed_for is not None and self.lists_subjects:
+                fresh = self._of_subject(common, key.tenant, key.user)
+                self.context.events.listing_needed.emit(fresh)
+        for generation in tuple(self._current.values()):
+            if generation.key in subjects:  # it stands for all
+                self.replace(generation, keeps_logins=True)
+
     def _variant_for(self, subject: VariantKey) -> VariantKey | None:
         """Return the variant that the calls of a tenant or user use."""
         common = self._common.get(subject.server_id)

@@ -93,6 +93,7 @@ class TokenAnswer:
         scope: The granted scopes if the server names them, or empty.
         refresh_token: Or empty.
         login: The person's login that it is from, or None.
+        granted_at: When that person logged in, in seconds since 1970.
         key: The key that it is bound to, or None.
     """
 
@@ -102,6 +103,7 @@ class TokenAnswer:
     refresh_token: str = field(default="", repr=False)
     age: float = 0.0
     login: LoginKey | None = None
+    granted_at: float = 0.0
     key: ProofKey | None = field(default=None, repr=False)
     hidden: Hidden | None = field(default=None, repr=False, compare=False)
 

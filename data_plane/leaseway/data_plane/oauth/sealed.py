@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -186,7 +186,7 @@ class SealedTokens:
             raise AuthorizationError("nobody is logged in", needs_login=True)
         if login.ended:
             raise AuthorizationError(f"the login {login.ended}", needs_login=True, has_ended=True)
-        if attempt.challenge.status == 403:
+        if attempt.challenge.status == 403 and not set(attempt.scopes) <= set(login.scope.split()):
             raise self._needs_more(store, login, attempt)
         if self._is_usable(login, wanted, attempt):
             return self._answer(login)
@@ -253,7 +253,7 @@ class SealedTokens:
         metadata = {**renewed.metadata, RESOURCE: resource, _ROTATES: rotates, _REFUSED: None}
         if self._write(store, replace(renewed, metadata=metadata)):
             store.end_spending(login.key)
-        return answer
+        return replace(answer, granted_at=login.granted_at)
 
     def _end(self, store: LoginStore, login: Login, cause: str) -> None:
         store.write(login.ended_by(cause))
@@ -307,28 +307,29 @@ class SealedTokens:
             f"a call needs further permissions ({' '.join(attempt.scopes)})", needs_login=True
         )
 
-    def ended(self, logins: Collection[LoginKey]) -> Sequence[LoginKey]:
-        """Return those of some logins that somebody has ended; blocks.
+    def granted(self, logins: Collection[LoginKey]) -> Mapping[LoginKey, float | None]:
+        """Return when people logged in, in seconds since 1970; None if somebody has ended that.
 
-        Only logins whose files have changed since the last look are read.
+        Of some logins, only those whose files have changed since the last look are read and
+        returned. Blocks.
         """
-        if self._store is None:
-            return ()
-        return [key for key in logins if self._has_ended(self._store, key)]
-
-    def _has_ended(self, store: LoginStore, key: LoginKey) -> bool:
-        stamp = store.stamp(key)
-        if self._stamps.get(key) == stamp:
-            return False
-        try:
-            login = store.read(key)
-        except VaultError:
-            return False  # the next renewal says why
-        if login is None or login.ended:
-            self._stamps.pop(key, None)
-            return True
-        self._stamps[key] = stamp
-        return False
+        found: dict[LoginKey, float | None] = {}
+        for key in logins if self._store is not None else ():
+            assert self._store is not None
+            stamp = self._store.stamp(key)
+            if self._stamps.get(key) == stamp:
+                continue
+            try:
+                login = self._store.read(key)
+            except VaultError:
+                continue  # the next renewal says why
+            if login is None or login.ended:
+                self._stamps.pop(key, None)
+                found[key] = None
+            else:
+                self._stamps[key] = stamp
+                found[key] = login.granted_at
+        return found
 
     # Both.
 
@@ -351,6 +352,7 @@ class SealedTokens:
             lifetime,
             login.scope,
             age=max(0.0, self._now() - login.obtained_at),
+            granted_at=login.granted_at,
             key=key_of(login),
             hidden=hidden_tokens(login.access_token, login.refresh_token),
         )

@@ -13,12 +13,12 @@ import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leaseway.data_plane.core.ports import InstanceListener
+from leaseway.data_plane.core.ports import ChangedLogins, InstanceListener
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
@@ -243,7 +243,7 @@ class Tokens:
     Args:
         obtain_token: Obtains one; called in a thread.
         now: The monotonic clock.
-        ended: Returns those of some logins that somebody has ended; called in a thread.
+        granted: Returns when people logged in, of logins that have changed; called in a thread.
         callers: The tokens that callers bring.
         links: Makes the links at which people log in, or None.
     """
@@ -252,14 +252,14 @@ class Tokens:
         self,
         obtain_token: ObtainToken = obtain,
         now: Callable[[], float] = time.monotonic,
-        ended: Callable[[Collection[LoginKey]], Sequence[LoginKey]] | None = None,
+        granted: Callable[[Collection[LoginKey]], Mapping[LoginKey, float | None]] | None = None,
         callers: CallerTokens | None = None,
         links: LoginLinks | None = None,
     ) -> None:
         self._callers = callers or CallerTokens()
         self._obtain = obtain_token
         self._now = now
-        self._ended = ended
+        self._granted = granted
         self._links = links
         self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
         # While an attempt for a server runs or waits, its slots exist.
@@ -312,23 +312,24 @@ class Tokens:
             self._grants.popitem(last=False)
         return grant
 
-    async def follow_logins(self) -> Collection[VariantKey]:
-        """Look at the logins again, which have changed; return whose connections end.
-
-        The tokens of logins that somebody has ended are forgotten. The key of a variant that stands
-        for all subjects has no tenant, or no user.
-        """
+    async def follow_logins(self) -> ChangedLogins:
+        """Look at the logins again, which have changed; as `PeoplesLogins.follow_logins`."""
         held: dict[LoginKey, list[_Grant]] = {}
         for grant in self._grants.values():
             grant.retry_login()
             login = grant.login
             if login is not None:
                 held.setdefault(login, []).append(grant)
-        if not held or self._ended is None:
-            return ()
-        ended = await in_thread(self._ended, tuple(held))
-        dropped = [grant for login in ended for grant in held[login]]
-        return {grant.drop() for grant in dropped}
+        if not held or self._granted is None:
+            return ChangedLogins()
+        ended, replaced = set[VariantKey](), set[VariantKey]()
+        for login, granted_at in (await in_thread(self._granted, tuple(held))).items():
+            for grant in held[login]:
+                if granted_at is None:
+                    ended.add(grant.drop())
+                elif granted_at != grant.granted_at:
+                    replaced.add(grant.drop())
+        return ChangedLogins(ended, replaced)
 
     async def aclose(self) -> None:
         """Abandon the attempts in progress, after those that may be renewing a login, for 5 s."""
@@ -376,6 +377,11 @@ class _Grant:
         """The person's login that its token is from; None without one."""
         return self._token.answer.login if self._token is not None else None
 
+    @property
+    def granted_at(self) -> float | None:
+        """When the person of that login logged in; None without one."""
+        return self._token.answer.granted_at if self._token is not None else None
+
     def retry_login(self) -> None:
         """Let the next call look for a login at once."""
         if self._fault is not None and self._fault.reason is Reason.LOGIN_REQUIRED:
@@ -383,7 +389,7 @@ class _Grant:
 
     def drop(self) -> VariantKey:
         """Forget the token; return whose it was."""
-        self._token = None
+        self._token, self._tried = None, {}
         if self._challenge is None:
             self._challenge = Challenge(401)  # never a request without a token again
         return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
