@@ -143,9 +143,11 @@ async def test_a_token_needs_one_of_several_audiences(tmp_path: Path, clock: Clo
     publish(tmp_path, key)
     path.write_text(IDENTITY.replace('"leaseway"', '["leaseway", "https://mcp.example/mcp"]'))
     auth = Authenticator(identity=path, now=clock, clock=clock)
-    for audience in ("leaseway", "https://mcp.example/mcp", ["other", "https://mcp.example/mcp"]):
+    served = "https://mcp.example/mcp/files"  # one server's address at the front
+    for audience in ("leaseway", "https://mcp.example/mcp", ["other", served], served):
         assert (await auth.principal(f"Bearer {token(key, aud=audience)}")).tenant == "acme"
-    for audience in ("other", ["other"], [], "https://mcp.example"):
+    others = ("https://mcp.example", f"{served}/b", "https://mcp.example/mcp2", "leaseway/b")
+    for audience in ("other", ["other"], [], *others):
         said = await refused(auth, token(key, aud=audience))
         assert "'leaseway' or 'https://mcp.example/mcp'" in said
 
@@ -415,6 +417,8 @@ async def test_an_empty_identity_file_does_not_allow_all_senders(tmp_path: Path)
         ("[[jwt]]\nissuer='i'\naudienc='a'", "Did you mean 'audience'"),
         ("[[jwt]]\nissuer='i'\naudience=[]\njwks='j'", "list of 1 to 16"),
         ("[[jwt]]\nissuer='i'\naudience=['']\njwks='j'", "1 to 2048"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\nscopes='a b'", "a list of at most 32"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\nscopes=['a b']", "has no space"),
         ("[[mtls]]\nmatch='CN=x'", "needs a tenant"),
         ("[[mtls]]\nmatch='x'\ntenant='t'", "neither spiffe"),
         ("[[mtls]]\nmatch='CN=x'\nroles=['king']", "no role"),

@@ -136,6 +136,14 @@ class Authenticator:
         return tuple(issuers.values())
 
     @property
+    def scopes(self) -> tuple[str, ...]:
+        """What MCP clients are told to request of the issuers."""
+        issuers = [keys.issuer for keys in self._issuers.values()]
+        if self._introspector is not None:
+            issuers.append(self._introspector.settings.issuer)
+        return tuple(dict.fromkeys(scope for issuer in issuers for scope in issuer.scopes))
+
+    @property
     def accepts_certificates(self) -> bool:
         """Whether client certificates are credentials."""
         return bool(self._settings.certificates)

@@ -221,12 +221,7 @@ class Introspector:
             not isinstance(named, str) or issuer_key(named) != issuer_key(issuer.issuer)
         ):
             raise unauthenticated(f"This token is of another issuer than {issuer.issuer}.")
-        audiences = claims.get("aud")
-        if isinstance(audiences, str):
-            audiences = [audiences]
-        if issuer.audience and not (
-            isinstance(audiences, list) and any(aud in issuer.audience for aud in audiences)
-        ):
+        if issuer.audience and not issuer.accepts_audience(claims.get("aud")):
             wanted = "' or '".join(issuer.audience)
             raise unauthenticated(
                 f"This token of {issuer.issuer} is not for the audience '{wanted}'. Get a new one "

@@ -21,6 +21,7 @@ match = "spiffe://prod/ns/{tenant}/sa/{agent}"
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -48,6 +49,9 @@ from leaseway.wire.secrets.trusted_files import UntrustedFile, check_secret, rea
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MAX_TABLES: Final = 256
 _MAX_AUDIENCES: Final = 16
+_MAX_SCOPES: Final = 32
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
+"""RFC 6749, section 3.3."""
 _MAX_TEXT: Final = 2048
 _MIN_SECONDS: Final = 1.0
 _MAX_SECONDS: Final = 366 * 24 * 3600.0
@@ -253,7 +257,7 @@ def _issuer_of(table: Mapping[str, Any], is_only_one: bool, audience: tuple[str,
     texts = {
         name: _text(name, value)
         for name, value in table.items()
-        if name not in (*_ISSUER_SECONDS, "roles", "audience")
+        if name not in (*_ISSUER_SECONDS, "roles", "audience", "scopes")
     }
     if "tenant" in texts:
         check_name("tenant", texts["tenant"])
@@ -269,6 +273,7 @@ def _issuer_of(table: Mapping[str, Any], is_only_one: bool, audience: tuple[str,
         **times,  # type: ignore[arg-type]
         roles=roles,
         audience=audience,
+        scopes=_scopes(table.get("scopes", [])),
         is_only_one=is_only_one,
     )
 
@@ -280,6 +285,15 @@ def _audience(value: object) -> tuple[str, ...]:
     if not 0 < len(value) <= _MAX_AUDIENCES:
         raise ValueError(f"audience: write a text, or a list of 1 to {_MAX_AUDIENCES}.")
     return tuple(_text("audience", item) for item in value)
+
+
+def _scopes(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_SCOPES:
+        raise ValueError(f"scopes: write a list of at most {_MAX_SCOPES}.")
+    scopes = tuple(_text("scopes", item) for item in value)
+    if not all(_SCOPE.fullmatch(scope) for scope in scopes):
+        raise ValueError("scopes: a scope has no space, quotation mark or backslash.")
+    return scopes
 
 
 def _issuer_roles(table: Mapping[str, Any]) -> frozenset[Role]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwt
-from joserfc.errors import JoseError
+from joserfc.errors import InvalidClaimError, JoseError
 from joserfc.jwk import JWKRegistry, Key
 
 from leaseway.identity.principal import (
@@ -76,6 +76,7 @@ _OTHERS: Final = "client "
 _SUBJECTS: Final = {"sub": "", "client_id": _OTHERS, "azp": _OTHERS}
 """The claims that say whose a token is, the first one that it has, and what precedes their text."""
 _MAX_SHOWN: Final = 128
+_FRONT: Final = "/mcp"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Issuer:
         roles: The roles that its tokens may have; others in the claim are ignored.
         refresh: Seconds between two reads of the keys.
         stale_after: Seconds after which keys that cannot be read again are no longer trusted.
+        scopes: What MCP clients are told to request; nothing checks that tokens have them.
         is_only_one: Whether no other issuer is trusted, which may have equal subjects.
     """
 
@@ -114,7 +116,22 @@ class Issuer:
     roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
     stale_after: float = 24 * 3600.0
+    scopes: tuple[str, ...] = ()
     is_only_one: bool = True
+
+    def accepts_audience(self, aud: object) -> bool:
+        """Return whether a token with this `aud` is for one of the audiences.
+
+        A front has an address for each server, `…/mcp/SERVER`, for which clients request tokens
+        there. It needs no audience of its own beside `…/mcp`.
+        """
+        named = aud if isinstance(aud, list) else [aud]
+        return any(
+            text in self.audience
+            or ((front := text.rpartition("/")[0]).endswith(_FRONT) and front in self.audience)
+            for text in named
+            if isinstance(text, str)
+        )
 
 
 def issuer_key(name: str) -> str:
@@ -461,10 +478,11 @@ async def verify_token(
             now=int(now()),
             leeway=LEEWAY,
             iss={"essential": True, "value": issuer_name},  # the one that was looked up
-            aud={"essential": True, "values": list(issuer.audience)},
             exp={"essential": True},
         )
         registry.validate(claims)
+        if not issuer.accepts_audience(claims.get("aud")):
+            raise InvalidClaimError("aud")
     except (JoseError, ValueError, TypeError, KeyError) as error:
         reason = getattr(error, "error", "") or type(error).__name__
         audiences = "' or '".join(issuer.audience)

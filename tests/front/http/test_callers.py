@@ -122,7 +122,7 @@ async def test_with_issuers_a_client_finds_the_protected_resource_metadata(
     tmp_path: Path, public_url: str
 ) -> None:
     identity = tmp_path / "identity.toml"
-    identity.write_text(ISSUER)
+    identity.write_text(f'{ISSUER}scopes = ["mcp:tools"]\n')
     (tmp_path / "keys.json").write_text('{"keys": []}')
     build: Any = FakeFront
     callers = Callers(build, "none", "mcp", None, Authenticator(identity=identity))
@@ -140,6 +140,7 @@ async def test_with_issuers_a_client_finds_the_protected_resource_metadata(
                 metadata = await answer.json()
             assert metadata["resource"] == f"{base}{path}"
             assert metadata["authorization_servers"] == ["https://login.example"]
+            assert metadata["scopes_supported"] == ["mcp:tools"]
         wrong = {"Authorization": "Bearer no.good.token"}
         async with http.post(f"{url}/mcp", json={}, headers=wrong) as answer:
             assert answer.status == 401

@@ -84,6 +84,11 @@ class Callers:
         """The issuers of accepted tokens."""
         return self._authenticator.issuers if self._authenticator is not None else ()
 
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes that clients are told to request of them."""
+        return self._authenticator.scopes if self._authenticator is not None else ()
+
     async def identify(
         self, authorization: str | None, user: str = ""
     ) -> tuple[HttpFront, Holder | None]:

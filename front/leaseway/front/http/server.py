@@ -187,6 +187,8 @@ class HttpServer:
             "bearer_methods_supported": ["header"],
             "resource_name": "Leaseway",
         }
+        if self._callers.scopes:
+            metadata["scopes_supported"] = list(self._callers.scopes)
         # Public, and read by MCP clients in web pages, too.
         return web.json_response(metadata, headers={"Access-Control-Allow-Origin": "*"})
 
