@@ -10,6 +10,7 @@ import pytest
 from tests.sdk.fakes import BOUND
 
 from leaseway.sdk import (
+    Approval,
     ConfirmationRequired,
     DeadlineExceeded,
     Draining,
@@ -164,6 +165,28 @@ def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> No
     asked = fake.client(on_approval=lambda _: False)
     with pytest.raises(PermissionDenied):
         asked.call_tool("bank_pay", {"amount": 2})
+
+
+@pytest.mark.parametrize("is_approved", [True, False])
+def test_what_another_approver_decides_while_a_person_is_asked_counts(
+    fake: FakeLeaseway, is_approved: bool
+) -> None:
+    @fake.server("bank", prefix="bank_").tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    other = fake.client()
+
+    def decide_elsewhere(approval: Approval) -> bool:
+        (other.approve if is_approved else other.deny)(approval.id)
+        return True
+
+    client = fake.client(on_approval=decide_elsewhere)
+    if is_approved:
+        assert client.call_tool("bank_pay", {"amount": 1}).text == "paid 1"
+    else:
+        with pytest.raises(PermissionDenied):
+            client.call_tool("bank_pay", {"amount": 1})
 
 
 async def test_a_tool_can_send_its_caller_a_request(fake: FakeLeaseway) -> None:

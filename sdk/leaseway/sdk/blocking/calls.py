@@ -26,7 +26,7 @@ from leaseway.sdk.client.options import (
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import ConfirmationRequired
-from leaseway.sdk.operators.operations import decide_approval, get_approval
+from leaseway.sdk.operators.operations import answer_approval, get_approval
 from leaseway.sdk.transport.events import BufferedEvents
 from leaseway.sdk.transport.handles import ProcessHandle
 from leaseway.sdk.transport.server_requests import Handlers
@@ -134,9 +134,7 @@ class Calls(ProcessHandle):
         approved = checked_return("on_approval", on_approval(approval))
         if approved is None:
             raise error
-        LOOP_THREAD.run(
-            partial(decide_approval, get_scope, error.confirmation_id, "", approve=approved is True)
-        )
+        LOOP_THREAD.run(partial(answer_approval, get_scope, error, approve=approved is True))
 
     def stream_tool(
         self,

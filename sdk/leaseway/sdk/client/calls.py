@@ -29,7 +29,7 @@ from leaseway.sdk.client.options import (
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
-from leaseway.sdk.operators.operations import decide_approval, get_approval
+from leaseway.sdk.operators.operations import answer_approval, get_approval
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.handles import ProcessHandle
@@ -165,7 +165,7 @@ class AsyncCalls(ProcessHandle, ABC):
             approved = await approved
         if approved is None:
             raise error from None
-        await decide_approval(self._scope, error.confirmation_id, "", approve=approved is True)
+        await answer_approval(self._scope, error, approve=approved is True)
 
     def stream_tool(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
+from leaseway.sdk.errors import ConfirmationRequired, InvalidRequest, error_from_fault
 from leaseway.sdk.operators import views
 from leaseway.sdk.runtime import GetScope, Runtime
 from leaseway.sdk.transport.control import Rpc
@@ -241,6 +241,17 @@ async def get_approval(get_scope: GetScope, error: ConfirmationRequired) -> view
         if approval.id == error.confirmation_id:
             return approval
     raise error
+
+
+async def answer_approval(
+    get_scope: GetScope, error: ConfirmationRequired, *, approve: bool
+) -> None:
+    """Approve or deny a call, unless somebody else has decided, or it has expired, meanwhile.
+
+    The call, made again, then tells which.
+    """
+    with suppress(InvalidRequest):
+        await decide_approval(get_scope, error.confirmation_id, "", approve=approve)
 
 
 async def decide_approval(
