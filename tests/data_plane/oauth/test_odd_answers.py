@@ -183,6 +183,39 @@ async def test_the_next_authorization_server_is_used_if_the_first_cannot_be(
     assert len(guarded.granted) == 1
 
 
+@pytest.mark.parametrize("of_root", [{}, {"error": "not found"}, {"issuer": "{base}"}])
+async def test_metadata_of_the_root_at_the_place_of_an_issuer_are_passed_over(
+    of_root: Mapping[str, str], guarded: Guarded
+) -> None:
+    app = web.Application()
+    base = ""
+
+    async def root(request: web.Request) -> web.Response:  # whatever follows the address
+        return web.json_response({name: text.format(base=base) for name, text in of_root.items()})
+
+    async def realm(request: web.Request) -> web.Response:
+        metadata = {"issuer": f"{base}/realms/a", "token_endpoint": f"{guarded.base}/token"}
+        return web.json_response(metadata)
+
+    async def protected(request: web.Request) -> web.Response:
+        metadata = {"resource": f"{base}/mcp", "authorization_servers": [f"{base}/realms/a"]}
+        return web.json_response(metadata)
+
+    app.router.add_get("/.well-known/oauth-authorization-server{path:.*}", root)
+    app.router.add_get("/.well-known/oauth-protected-resource/mcp", root)
+    app.router.add_get("/.well-known/oauth-protected-resource", protected)
+    app.router.add_get("/realms/a/.well-known/openid-configuration", realm)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        wanted = Wanted("api", f"{base}/mcp", Auth("client_credentials"), Client("me", "word"))
+        assert await in_thread(SealedTokens(None), wanted, USUAL)
+    finally:
+        await runner.cleanup()
+
+
 async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
     app = web.Application()
 

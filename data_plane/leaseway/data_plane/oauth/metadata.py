@@ -5,7 +5,7 @@ The order of the addresses, and how resources are compared, is the MCP package's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -236,17 +236,21 @@ def is_same_issuer(one: str, other: str) -> bool:
 
 def _check_resource(url: str, resource: str) -> None:
     """Refuse metadata of another server: its tokens would be sent to this one."""
-    from mcp.shared.auth_utils import check_resource_allowed
-    from yarl import URL
-
-    is_address = is_web_address(resource)
-    # As it is usually written: without the port of its scheme.
-    if not is_address or not check_resource_allowed(str(URL(url)), str(URL(resource))):
+    if not _is_about(url, resource):
         raise AuthorizationError(
             f"its metadata is about another resource, {place_of(resource) if resource else 'none'},"
             f" and not about {place_of(url)}; nothing was requested for it",
             is_lasting=True,
         )
+
+
+def _is_about(url: str, resource: str) -> bool:
+    """Return whether metadata of a resource are those of a server."""
+    from mcp.shared.auth_utils import check_resource_allowed
+    from yarl import URL
+
+    # As it is usually written: without the port of its scheme.
+    return is_web_address(resource) and check_resource_allowed(str(URL(url)), str(URL(resource)))
 
 
 def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, Any] | None:
@@ -256,7 +260,13 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
     named = challenge.resource_metadata and urljoin(url, challenge.resource_metadata)
     places = build_protected_resource_metadata_discovery_urls(named or None, url)
     named_by = "the server" if named else ""
-    return _first_document(web, dict.fromkeys(places), named_by=named_by, allows_pages=not named)
+    return _first_document(
+        web,
+        dict.fromkeys(places),
+        named_by=named_by,
+        allows_pages=not named,
+        is_right=lambda document: _is_about(url, text_in(document, "resource")),
+    )
 
 
 def _configured_server(web: Web, auth: Auth, url: str) -> AuthorizationServer:
@@ -297,7 +307,12 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
     from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
     places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
-    document = _first_document(web, dict.fromkeys(places), allows_pages=not issuer)
+    document = _first_document(
+        web,
+        dict.fromkeys(places),
+        allows_pages=not issuer,
+        is_right=lambda document: not issuer or is_same_issuer(text_in(document, "issuer"), issuer),
+    )
     if document is None:
         if issuer:
             raise AuthorizationError(
@@ -384,9 +399,14 @@ def _by_convention(url: str) -> AuthorizationServer:
 
 
 def _first_document(
-    web: Web, places: Mapping[str, None], *, named_by: str = "", allows_pages: bool
+    web: Web,
+    places: Mapping[str, None],
+    *,
+    named_by: str = "",
+    allows_pages: bool,
+    is_right: Callable[[Mapping[str, Any]], bool] = bool,
 ) -> dict[str, Any] | None:
-    """Return the first of some documents that exists, or None.
+    """Return the first of some documents that is the right one, or else the first, or None.
 
     Args:
         web: Sends the requests.
@@ -394,11 +414,14 @@ def _first_document(
         named_by: Who has named the places, so that it must exist; empty for nobody.
         allows_pages: Whether a response that is no document means that there is none, because many
             servers have a page for every address; else something is wrong for the moment.
+        is_right: Whether a document is the one that is looked for: where issuers share a host, the
+            first place of one of them may have the metadata of another.
 
     Raises:
         AuthorizationError: None exists, and one should or may: a response was missing.
     """
     failure: AuthorizationError | None = None
+    first: dict[str, Any] | None = None
     busy: set[str] = set()  # hosts that ask not to be asked
     for place in places:
         host = urlsplit(place).netloc
@@ -411,9 +434,11 @@ def _first_document(
             continue
         if response.status == 200:
             document = document_of(response)
-            if document is not None:
+            if document is not None and is_right(document):
                 return document
-            if not allows_pages:
+            if document is not None:
+                first = first or document
+            elif not allows_pages:
                 failure = failure or AuthorizationError(
                     f"{place_of(place)} did not answer with a JSON document", url=place
                 )
@@ -426,6 +451,6 @@ def _first_document(
             )
             if response.status == 429:
                 busy.add(host)
-    if failure is not None:
+    if first is None and failure is not None:
         raise failure
-    return None
+    return first
