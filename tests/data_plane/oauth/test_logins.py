@@ -53,6 +53,18 @@ async def test_a_client_is_registered_with_the_scopes_of_its_login_or_with_none(
     assert (query["client_id"], query["scope"]) == ("registered-1", "tools files")
 
 
+@pytest.mark.parametrize("offered", ["post basic", "basic post", "private_key_jwt post"])
+async def test_a_client_is_registered_for_what_its_authorization_server_offers_first(
+    registering: Guarded, store: LoginStore, offered: str
+) -> None:
+    methods = [f"client_secret_{name}" for name in offered.split()]
+    registering.metadata["token_endpoint_auth_methods_supported"] = methods
+    await in_thread(begin_login, wanted_of(registering), store, CONSOLE)
+    (registered,) = registering.registered
+    usable = [name for name in methods if not name.endswith("jwt")]
+    assert registered["token_endpoint_auth_method"] == usable[0]
+
+
 async def test_the_page_of_a_login_gets_the_configured_parameters(
     guarded: Guarded, store: LoginStore
 ) -> None:

@@ -184,8 +184,9 @@ async def test_the_next_authorization_server_is_used_if_the_first_cannot_be(
 
 
 @pytest.mark.parametrize("of_root", [{}, {"error": "not found"}, {"issuer": "{base}"}])
+@pytest.mark.parametrize("place", ["openid-configuration", "oauth-authorization-server"])
 async def test_metadata_of_the_root_at_the_place_of_an_issuer_are_passed_over(
-    of_root: Mapping[str, str], guarded: Guarded
+    of_root: Mapping[str, str], place: str, guarded: Guarded
 ) -> None:
     app = web.Application()
     base = ""
@@ -204,7 +205,7 @@ async def test_metadata_of_the_root_at_the_place_of_an_issuer_are_passed_over(
     app.router.add_get("/.well-known/oauth-authorization-server{path:.*}", root)
     app.router.add_get("/.well-known/oauth-protected-resource/mcp", root)
     app.router.add_get("/.well-known/oauth-protected-resource", protected)
-    app.router.add_get("/realms/a/.well-known/openid-configuration", realm)
+    app.router.add_get(f"/realms/a/.well-known/{place}", realm)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -235,6 +236,22 @@ async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
         assert await in_thread(SealedTokens(None), wanted, USUAL)
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("code", ["invalid_client", "unauthorized_client"])
+async def test_a_client_is_named_in_the_form_too_where_it_must_be(
+    guarded: Guarded, code: str
+) -> None:
+    async def as_the_official_package(form: Mapping[str, str]) -> web.Response:
+        if form.get("client_id") == "me" and guarded.clients[-1]:
+            return guarded.grant(form)
+        said = {"error": code, "error_description": "Missing client_id"}
+        return web.json_response(said, status=401)
+
+    guarded.answer = as_the_official_package
+    for _ in range(2):
+        assert (await obtained(guarded)).access_token in guarded.accepted
+    assert [form.get("client_id") for form in guarded.granted] == [None, "me", "me"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -33,6 +34,7 @@ from leaseway.spec.auth import (
 from leaseway.wire.timing.retry_after import retry_delay
 
 _CLIENT_DOCUMENTS: Final = "client_id_metadata_document_supported"
+_BELOW_PATH: Final = "/.well-known/oauth-authorization-server"
 _MAX_ISSUERS: Final = 3
 """Authorization servers of one server that are tried."""
 
@@ -135,7 +137,7 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         return Discovered(server, resource, proof=proof)
     issuers = texts_in(protected, "authorization_servers")
     resource = text_in(protected, "resource")
-    _check_resource(url, resource)
+    _check_resource(url, protected)
     none_named = AuthorizationError(
         "its metadata names no authorization server; write issuer in auth", is_lasting=True
     )
@@ -234,9 +236,10 @@ def is_same_issuer(one: str, other: str) -> bool:
     return one.removesuffix("/") == other.removesuffix("/")
 
 
-def _check_resource(url: str, resource: str) -> None:
+def _check_resource(url: str, protected: Mapping[str, Any]) -> None:
     """Refuse metadata of another server: its tokens would be sent to this one."""
-    if not _is_about(url, resource):
+    resource = text_in(protected, "resource")
+    if not _is_about(url, protected):
         raise AuthorizationError(
             f"its metadata is about another resource, {place_of(resource) if resource else 'none'},"
             f" and not about {place_of(url)}; nothing was requested for it",
@@ -244,11 +247,16 @@ def _check_resource(url: str, resource: str) -> None:
         )
 
 
-def _is_about(url: str, resource: str) -> bool:
+def _is_of(issuer: str, document: Mapping[str, Any]) -> bool:
+    return not issuer or is_same_issuer(text_in(document, "issuer"), issuer)
+
+
+def _is_about(url: str, protected: Mapping[str, Any]) -> bool:
     """Return whether metadata of a resource are those of a server."""
     from mcp.shared.auth_utils import check_resource_allowed
     from yarl import URL
 
+    resource = text_in(protected, "resource")
     # As it is usually written: without the port of its scheme.
     return is_web_address(resource) and check_resource_allowed(str(URL(url)), str(URL(resource)))
 
@@ -265,7 +273,7 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
         dict.fromkeys(places),
         named_by=named_by,
         allows_pages=not named,
-        is_right=lambda document: _is_about(url, text_in(document, "resource")),
+        is_right=partial(_is_about, url),
     )
 
 
@@ -307,11 +315,13 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
     from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
     places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
+    if issuer:  # below its path, where it is the only part of its host that it can serve
+        places.append(f"{issuer.removesuffix('/')}{_BELOW_PATH}")
     document = _first_document(
         web,
         dict.fromkeys(places),
         allows_pages=not issuer,
-        is_right=lambda document: not issuer or is_same_issuer(text_in(document, "issuer"), issuer),
+        is_right=partial(_is_of, issuer),
     )
     if document is None:
         if issuer:
@@ -322,7 +332,7 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
             )
         return _by_convention(url)
     found = text_in(document, "issuer")
-    if issuer and not is_same_issuer(found, issuer):
+    if not _is_of(issuer, document):
         raise AuthorizationError(
             f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
             f" {place_of(found)}; nothing was sent to it; if that is right, write"

@@ -37,7 +37,10 @@ _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer
 _ASSERTION_LIFETIME: Final = 120
 _MAX_LIFETIME: Final = 365 * 86_400.0
 _CLOCK_DIFFERENCE: Final = 30.0
-_OF_SECRETS: Final = ("client_secret_basic", "client_secret_post")
+_BASIC: Final = "client_secret_basic"
+_BASIC_WITH_ID: Final = "client_secret_basic, and client_id in the form"
+"""What the official MCP package wants; others refuse a client that is named twice."""
+_OF_SECRETS: Final = (_BASIC, "client_secret_post")
 """How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
 INVALID_CLIENT: Final = "invalid_client"
 OF_CLIENT: Final = frozenset({INVALID_CLIENT, "unauthorized_client"})
@@ -209,6 +212,8 @@ def post(
         given = nonce_of(response.headers)
         if key is not None and given and not nonce and error.code == USE_NONCE:
             nonce = given  # once: it has just been issued
+        elif method == _BASIC and "client_id" in error.args[0]:
+            failure, method = error, _BASIC_WITH_ID
         elif others and _may_be_of_way(error, response):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
             failure, method = error, others.pop()
@@ -253,8 +258,11 @@ def _ways(server: AuthorizationServer, endpoint: str, client: Client) -> Sequenc
         return ("none",)
     offered = [way for way in _OF_SECRETS if way in server.client_auth_methods] or _OF_SECRETS
     likeliest = (_accepted.get((endpoint, client.id)), client.auth_method)
-    known = [way for way in likeliest if way in _OF_SECRETS]
-    return tuple(dict.fromkeys((*known, *offered)))
+    known = [way for way in likeliest if way in (*_OF_SECRETS, _BASIC_WITH_ID)]
+    ways = dict.fromkeys((*known, *offered))
+    if _BASIC_WITH_ID in ways:
+        ways.pop(_BASIC, None)
+    return tuple(ways)
 
 
 def _authenticated(
@@ -269,7 +277,9 @@ def _authenticated(
                 "client_assertion_type": _ASSERTION_TYPE,
                 "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
             }
-        case "client_secret_basic":
+        case _ if method in (_BASIC, _BASIC_WITH_ID):
+            if method == _BASIC_WITH_ID:
+                fields["client_id"] = client.id
             pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
             return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         case "client_secret_post":

@@ -206,5 +206,7 @@ def is_loopback(redirect: str) -> bool:
 
 def _auth_method(server: AuthorizationServer) -> str:
     methods = server.client_auth_methods
-    known = ("none", "client_secret_basic", "client_secret_post")
-    return next((method for method in known if method in methods), "client_secret_basic")
+    if "none" in methods:
+        return "none"
+    known = ("client_secret_basic", "client_secret_post")  # it knows which of them it does well
+    return next((method for method in methods if method in known), known[0])
