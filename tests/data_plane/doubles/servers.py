@@ -17,6 +17,7 @@ from tests.specs import part
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
+    ClientState,
     InstanceListener,
     InstanceRequest,
     ListedPromptsResources,
@@ -230,7 +231,7 @@ class MemoryInstance:
     ) -> None:
         self.id = f"{spec.key.server_id}-{number}"
         self.spec = spec
-        self.state = "starting"
+        self.state: ClientState = "starting"
         self.starts_process = spec.part.uses_pipes
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from leaseway.data_plane.instances.events import InstanceEnd, Role
+from leaseway.data_plane.instances.events import InstanceEnd
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.states import InstanceRole
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
@@ -224,16 +225,16 @@ async def test_each_start_and_end_of_an_instance_is_one_event(bench: Bench, shar
     assert heard.index(("db-2", "closed")) == (4 if shared else 3)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", get_args(InstanceRole))
 async def test_a_crash_is_one_event_that_names_the_role_of_the_instance(
-    bench: Bench, role: Role
+    bench: Bench, role: InstanceRole
 ) -> None:
     heard: list[InstanceEnd] = []
     bench.worker.pool.context.events.ended.connect(heard.append)
     policy = InstancePolicy(start="eager", restart=Backoff(60.0, 60.0), warm=1)
-    await bench.serve("db", shared=role is Role.SHARED, instances=policy)
+    await bench.serve("db", shared=role == "shared", instances=policy)
     server = await bench.until_ready(1)
-    if role is Role.LEASED:
+    if role == "leased":
         await bench.acquire()
     server.crash("exit status 1")
     await bench.until(lambda: bool(heard))

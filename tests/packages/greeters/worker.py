@@ -10,6 +10,7 @@ from greeters.kind import GreeterPart
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
+    ClientState,
     InstancePort,
     ListedPromptsResources,
     NoStderr,
@@ -57,7 +58,7 @@ class Greeter:
 
     def __init__(self, spec: ServerSpec, host: Host, opening: Opening) -> None:
         self.id = opening.instance_id
-        self.state = "starting"
+        self.state: ClientState = "starting"
         self.starts_process = False
         self.pid: int | None = None
         self.protocol_version = "2025-11-25"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -65,6 +65,10 @@ class NoStderr:
         """Never call `on_line`."""
 
 
+ClientState = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
+"""The state of a client: `disconnected` is unresponsive and being closed, `failed` never ready."""
+
+
 class InstancePort(Protocol):
     """One live client of a server, with its process or connection."""
 
@@ -73,8 +77,8 @@ class InstancePort(Protocol):
         """Unique in the worker's run."""
 
     @property
-    def state(self) -> str:
-        """`starting`, `ready`, `disconnected`, `closing`, `closed` or `failed`."""
+    def state(self) -> ClientState:
+        """Its state."""
 
     @property
     def starts_process(self) -> bool:

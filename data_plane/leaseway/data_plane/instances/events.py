@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance, ended_by_itself
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.states import InstanceRole
 from leaseway.wire.signals import Signal
-
-
-class Role(Enum):
-    """What an instance is for."""
-
-    SHARED = "shared"
-    """It runs the calls of all sessions."""
-    LEASED = "leased"
-    """It belongs to one lease."""
-    SPARE = "spare"
-    """It waits for a lease."""
 
 
 class InstanceEnd(NamedTuple):
@@ -34,7 +23,7 @@ class InstanceEnd(NamedTuple):
     """
 
     live: LiveInstance
-    role: Role
+    role: InstanceRole
     how: str
     crashed: bool
 

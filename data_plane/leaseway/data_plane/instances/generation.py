@@ -26,7 +26,7 @@ from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.companion import LegacyCompanion
 from leaseway.data_plane.instances.context import WorkerContext
-from leaseway.data_plane.instances.events import InstanceEnd, Role
+from leaseway.data_plane.instances.events import InstanceEnd
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
@@ -508,12 +508,12 @@ class Generation(InstanceOwner):
         if not end.crashed:
             return
         match end.role:
-            case Role.SHARED:
+            case "shared":
                 self._companion.handle_end(end.live)
                 self.supervisor.handle_crash(end.live, end.cause)
-            case Role.SPARE:
+            case "spare":
                 self._spares.handle_crash(end.live, end.cause)
-            case Role.LEASED:  # its lease ends, too (`WorkerLeaseManager`)
+            case "leased":  # its lease ends, too (`WorkerLeaseManager`)
                 if end.live.fault is not None and not self.draining:
                     self.problems.report_crash(end.live.fault)
             case _:

@@ -13,7 +13,7 @@ from leaseway.data_plane.core.ports import InstanceRequest
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
-from leaseway.data_plane.instances.events import InstanceEnd, Role
+from leaseway.data_plane.instances.events import InstanceEnd
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.lease_names import LeaseNames
@@ -21,6 +21,7 @@ from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.clients.greeting import COMMON, Greeting
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
+from leaseway.wire.messages.states import InstanceRole
 
 _NEWEST_WITH_SERVER_REQUESTS: Final = HANDSHAKE_VERSIONS[-1]
 """The newest protocol in which servers can send requests."""
@@ -286,11 +287,11 @@ class InstanceSet:
             self._on_ended(end)
             self._context.events.ended.emit(end)
 
-    def role(self, live: LiveInstance | None) -> Role:
+    def role(self, live: LiveInstance | None) -> InstanceRole:
         """Return what an instance is for; None stands for the next one."""
         if self.variant.spec.truely_stateless:
-            return Role.SHARED
-        return Role.LEASED if live is not None and live.lease_id else Role.SPARE
+            return "shared"
+        return "leased" if live is not None and live.lease_id else "spare"
 
     def discard(self, live: LiveInstance) -> asyncio.Task[None]:
         """Remove an instance and close it in the background."""

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.leases.errors import (
 )
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, LeaseTable, WorkerLease
 from leaseway.data_plane.core.subjects import is_of_token
-from leaseway.data_plane.instances.events import InstanceEnd, Role
+from leaseway.data_plane.instances.events import InstanceEnd
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -430,7 +430,7 @@ class WorkerLeaseManager:
         return "a secret or file" if outdated else ""
 
     def _on_instance_ended(self, end: InstanceEnd) -> None:
-        if not end.crashed or end.role is not Role.LEASED:
+        if not end.crashed or end.role != "leased":
             return
         lease_id, fault = end.live.lease_id, end.live.fault
         self._instances.pop(lease_id, None)

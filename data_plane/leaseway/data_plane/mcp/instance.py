@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
+    ClientState,
     InstanceListener,
     InstanceRequest,
     ListedPromptsResources,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from leaseway.data_plane.mcp.session import McpSession
 
 _logger = logging.getLogger(__name__)
-InstanceState = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
 
 _owners: Final[set[asyncio.Task[None]]] = set()
 """The loop holds tasks weakly. An owner must complete even if nothing references the instance."""
@@ -80,8 +80,7 @@ class Instance:
         (design.md#bounds-and-defaults).
 
     Attributes:
-        state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
-            `closed`, or `failed` (it never became ready).
+        state: Its state.
         call: Starts a tool call, with its request and a callback for the outcome; from any task,
             never blocks.
         starts_process: Whether its start runs a process on this machine.
@@ -110,7 +109,7 @@ class Instance:
     ) -> None:
         self.id = instance_id
         self.spec = spec
-        self.state: InstanceState = "starting"
+        self.state: ClientState = "starting"
         self.call: Callable[[ToolRequest, Callable[[Outcome], None]], PendingCall] = self._reject
         self.starts_process = starts_process
         self.pid: int | None = None
@@ -184,7 +183,7 @@ class Instance:
             self._owner.cancel()
             raise
 
-    def _enter(self, state: InstanceState) -> None:
+    def _enter(self, state: ClientState) -> None:
         """Change the state; while it is `ready`, calls go straight to the connection."""
         self.state = state
         peer = self._peer if state == "ready" else None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, assert_never, get_args
 
-from leaseway.data_plane.instances.events import Role
+from leaseway.data_plane.core.ports import ClientState
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.wire.messages.states import InstanceRole, InstanceState
 from leaseway.wire.timing.durations import timestamp
 
 
-class InstanceState(NamedTuple):
+class InstanceReport(NamedTuple):
     """The state of an instance, or of a server in backoff or at rest.
 
     Compared to find what has changed, as that is much cheaper than messages.
@@ -27,29 +28,29 @@ class InstanceState(NamedTuple):
     """
 
     id: str
-    state: str
+    state: InstanceState
     lease_id: str
     pid: int
     variant: VariantKey
     starts: int
     launch_hash: str
-    role: str
+    role: InstanceRole
     failures: int
     circuit: str
     retry_at: float | None
     serves: tuple[str, ...] = ()
 
 
-def instance_states(generations: Iterable[Generation]) -> dict[str, InstanceState]:
+def instance_states(generations: Iterable[Generation]) -> dict[str, InstanceReport]:
     """Return the state of every instance, and of each server in backoff or at rest, by a key."""
-    states: dict[str, InstanceState] = {}
+    states: dict[str, InstanceReport] = {}
     for generation in generations:
         for live in generation.instances:
             states[live.instance.id] = _state_of(generation, _state(generation, live), live)
         if generation.key.user and generation.needs_login:
             continue  # one user's missing login says nothing about the server
         if generation.is_backing_off or generation.is_resting:
-            state = "backoff" if generation.is_backing_off else "idle"
+            state: InstanceState = "backoff" if generation.is_backing_off else "idle"
             key = f"{generation.key} without instances"
             while key in states:  # of another generation of the same server
                 key += "+"
@@ -62,14 +63,14 @@ class InstanceReports:
 
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
-        self._reported: dict[str, InstanceState] = {}
+        self._reported: dict[str, InstanceReport] = {}
         self._version = 0
 
     def reset(self) -> None:
         """Report all instances next."""
         self._reported, self._version = {}, 0
 
-    def add_changes(self, report: sync_pb2.Report, states: dict[str, InstanceState]) -> None:
+    def add_changes(self, report: sync_pb2.Report, states: dict[str, InstanceReport]) -> None:
         """Add to a report what has changed since the last one, or all instances to the first."""
         before = self._reported
         changed = [key for key, state in states.items() if _differs(before.get(key), state)]
@@ -86,7 +87,7 @@ class InstanceReports:
             report.instance_changes.add(key=key)
 
 
-def _differs(before: InstanceState | None, state: InstanceState) -> bool:
+def _differs(before: InstanceReport | None, state: InstanceReport) -> bool:
     """Return whether a state has changed, apart from the starts of its server.
 
     Each new instance counts one, which must not make all others of the server change.
@@ -94,7 +95,7 @@ def _differs(before: InstanceState | None, state: InstanceState) -> bool:
     return before is None or before._replace(starts=state.starts) != state
 
 
-def state_to_proto(state: InstanceState, worker_id: str) -> catalog_pb2.InstanceStatus:
+def state_to_proto(state: InstanceReport, worker_id: str) -> catalog_pb2.InstanceStatus:
     return catalog_pb2.InstanceStatus(
         worker_id=worker_id,
         id=state.id,
@@ -112,12 +113,14 @@ def state_to_proto(state: InstanceState, worker_id: str) -> catalog_pb2.Instance
     )
 
 
-def _state_of(generation: Generation, state: str, live: LiveInstance | None) -> InstanceState:
+def _state_of(
+    generation: Generation, state: InstanceState, live: LiveInstance | None
+) -> InstanceReport:
     instances = generation.instances
     breaker = instances.circuit_breaker
     role = instances.role(live)
-    is_waiting = live is not None and role is Role.SPARE and state == "ready"
-    return InstanceState(
+    is_waiting = live is not None and role == "spare" and state == "ready"
+    return InstanceReport(
         id=live.instance.id if live is not None else instances.last_id,
         state=state,
         lease_id=live.lease_id if live is not None else "",
@@ -125,7 +128,7 @@ def _state_of(generation: Generation, state: str, live: LiveInstance | None) -> 
         variant=generation.key,
         starts=instances.starts,
         launch_hash=generation.launch_hash,
-        role=role.value,
+        role=role,
         failures=breaker.failures,
         circuit=breaker.circuit,
         retry_at=breaker.retry_at if breaker.failures else None,
@@ -133,11 +136,24 @@ def _state_of(generation: Generation, state: str, live: LiveInstance | None) -> 
     )
 
 
-def _state(generation: Generation, live: LiveInstance) -> str:
-    state = live.instance.state
-    if state in ("closing", "closed", "failed"):
-        return "closed"
-    if live.is_queued:
+def _reported(state: ClientState) -> InstanceState:
+    match state:
+        case "starting" | "ready" | "disconnected":
+            return state
+        case "closing" | "closed" | "failed":
+            return "closed"
+    assert_never(state)
+
+
+# A package may break its word, which must not cost the reports of all other servers.
+_REPORTED: Final[Mapping[str, InstanceState]] = {
+    state: _reported(state) for state in get_args(ClientState)
+}
+
+
+def _state(generation: Generation, live: LiveInstance) -> InstanceState:
+    state = _REPORTED.get(live.instance.state, "closed")
+    if live.is_queued and state != "closed":
         return "queued"
     draining = generation.draining or live.draining
     return "draining" if draining and state == "ready" else state

@@ -20,6 +20,7 @@ from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, ToolRequest, too_large
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
+    ClientState,
     InstanceListener,
     InstanceRequest,
     ListedPromptsResources,
@@ -168,7 +169,7 @@ class FunctionInstance:
         resolved_values: ResolvedValues | None,
     ) -> None:
         self.id = instance_id
-        self.state = "starting"
+        self.state: ClientState = "starting"
         self.stderr = NoStderr()
         self.resolved_values = resolved_values
         self.active: set[_ActiveRequest] = set()

@@ -66,7 +66,8 @@ InstanceState = Literal[
 `backoff` and `idle` stand for a server without an instance."""
 
 InstanceRole = Literal["shared", "leased", "spare"]
-"""Whose calls an instance runs."""
+"""Whose calls an instance runs: those of all sessions, those on one lease, or, as a `spare`, none
+before it is leased."""
 
 CircuitState = Literal["closed", "open", "half_open"]
 """The state of a server's circuit breaker on one worker."""
@@ -91,12 +92,13 @@ TOOL_ERROR: Final = "tool_error"
 """Outcomes of a call with a result; the outcome of any other call is the reason of its error."""
 
 WORKER_STATES: Final[tuple[WorkerState, ...]] = get_args(WorkerState)
+INSTANCE_STATES: Final[tuple[InstanceState, ...]] = get_args(InstanceState)
 LEASE_OUTCOMES: Final[tuple[LeaseOutcome, ...]] = get_args(LeaseOutcome)
 
 VOCABULARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "ServerState": tuple(ServerState),
     "WorkerState": WORKER_STATES,
-    "InstanceState": get_args(InstanceState),
+    "InstanceState": INSTANCE_STATES,
     "InstanceRole": get_args(InstanceRole),
     "CircuitState": get_args(CircuitState),
     "LeaseOutcome": LEASE_OUTCOMES,

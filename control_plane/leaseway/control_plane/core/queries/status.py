@@ -102,8 +102,9 @@ def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starti
         return "failing"
     if not served.spec.truely_stateless:
         return "up"  # it starts for each lease
-    states = {instance.state for instance in record.instances.all if instance.launched == launched}
-    if {"queued", "starting"} & states:
+    instances = record.instances.all
+    outlooks = {instance.outlook for instance in instances if instance.launched == launched}
+    if "starting" in outlooks:
         return "starting"
     # Without an instance, the next call starts one.
-    return "failing" if {"disconnected", "closed"} & states else "up"
+    return "failing" if {"hanging", "ended"} & outlooks else "up"

@@ -6,14 +6,15 @@ is counted as instances change, so that an event costs the same with one instanc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar, assert_never
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire.bounds import MAX_REPORTED_INSTANCES
 from leaseway.wire.clients.greeting import ANYONE
+from leaseway.wire.messages.states import INSTANCE_STATES, InstanceState
 
 Launched = tuple[VariantKey, str]
 """A variant and one of its launch hashes."""
@@ -21,7 +22,27 @@ Offer = tuple[VariantKey, str, str]
 """A launch, and whom a spare of it serves (`Greeting.serves`)."""
 
 _Key = TypeVar("_Key")
-_UNREADY: Final = frozenset({"queued", "starting", "disconnected", "closed"})
+
+Outlook = Literal["starting", "usable", "hanging", "ended", "none"]
+"""What callers may expect of an instance, by its state."""
+
+
+def _outlook(state: InstanceState) -> Outlook:
+    match state:
+        case "queued" | "starting":
+            return "starting"
+        case "ready" | "draining":
+            return "usable"
+        case "disconnected":
+            return "hanging"
+        case "closed":
+            return "ended"
+        case "backoff" | "idle":
+            return "none"
+    assert_never(state)
+
+
+_OUTLOOKS: Final[Mapping[str, Outlook]] = {state: _outlook(state) for state in INSTANCE_STATES}
 
 
 class ReportedInstance(NamedTuple):
@@ -29,6 +50,7 @@ class ReportedInstance(NamedTuple):
 
     A tuple for the reason that `HeldLease` is one.
 
+    `state` is an `InstanceState`, or one that only newer workers know, which counts as usable;
     `next_start_at` is Unix time in seconds, or None; `serves` is whom a ready spare serves.
     """
 
@@ -51,9 +73,13 @@ class ReportedInstance(NamedTuple):
         return self.key, self.launch_hash
 
     @property
+    def outlook(self) -> Outlook:
+        return _OUTLOOKS.get(self.state, "usable")
+
+    @property
     def is_live(self) -> bool:
         """Whether the client exists now."""
-        return self.state not in ("backoff", "idle", "closed")
+        return self.outlook not in ("ended", "none")
 
 
 @dataclass(frozen=True)
@@ -167,7 +193,7 @@ class InstanceTable:
             _add(self._shares, launched, step)
         if instance.failures:
             _add(self._failed, launched, step)
-        if instance.state in _UNREADY:
+        if instance.outlook not in ("usable", "none"):
             _add(self._unready, launched, step)
 
     def _settle(self) -> None:

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -28,6 +28,7 @@ from leaseway.data_plane.core.calls.call import (
 )
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
+    ClientState,
     InstanceListener,
     ListedPromptsResources,
     NoStderr,
@@ -60,8 +61,6 @@ from leaseway.wire.messages.artifact_refs import is_reference
 from leaseway.wire.messages.mcp import BAGGAGE, NO_INTRODUCTION, TRACEPARENT, TRACESTATE
 
 _logger = logging.getLogger(__name__)
-
-InstanceState = Literal["starting", "ready", "closed", "failed"]
 
 MAX_ARTIFACT_BYTES: Final = 32 * MIB
 """Maximum bytes of all artifacts in one request."""
@@ -121,7 +120,7 @@ class HttpInstance:
         self.id = instance_id
         self.spec = spec
         self._part = spec.part_as(HttpApiPart)
-        self.state: InstanceState = "starting"
+        self.state: ClientState = "starting"
         self.starts_process = False
         self.pid: int | None = None
         self.protocol_version = ""
