@@ -34,7 +34,6 @@ from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.listings import fetch_introductions
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.errors import LeasewayError, error_from_fault
-from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
@@ -47,6 +46,7 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.messages.frames import head_field
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
+from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.status import fault_from_status
 
 __all__ = [

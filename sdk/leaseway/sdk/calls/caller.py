@@ -23,7 +23,6 @@ from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.lease import ClientLease, Lease
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.leases.state import SessionLeases
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
@@ -36,6 +35,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
 from leaseway.wire.messages.admin import release_target
 from leaseway.wire.messages.frames import head_field
+from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.status import fault_from_status
 
 _MAX_CACHED: Final = 1024

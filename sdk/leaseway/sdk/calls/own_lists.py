@@ -23,13 +23,13 @@ from leaseway.sdk.catalog.targets import NameOrItem, Target, domain
 from leaseway.sdk.catalog.tools import tool_from_proto
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
 from leaseway.wire.listing.definitions import ListKind
+from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import duration
 

@@ -13,10 +13,10 @@ from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.leases.releases import LEASE_ENDED
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.states import LEASE_ENDED
 
 _HOLDER_LOST: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails if the lease's worker has exited or is shutting down."""

@@ -22,7 +22,7 @@ from leaseway.sdk.leases.ends import LeaseChanges, LeaseEnds
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.loss_detection import LossDetector
-from leaseway.sdk.leases.releases import LEASE_ENDED, LeaseReleases, is_acquired_by
+from leaseway.sdk.leases.releases import LeaseReleases, is_acquired_by
 from leaseway.sdk.leases.state import Flight, Granted, Purpose, SessionLeases, Terms
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.faults import client_closed
@@ -36,6 +36,7 @@ from leaseway.wire.bounds import (
     STARTUP_TIMEOUT,
 )
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
+from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
 

@@ -16,13 +16,11 @@ from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import MAX_LEASE_TTL
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.listing.pages import every_page
+from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.backoff import RECONNECT, RETRY
 from leaseway.wire.timing.durations import duration
 
-LEASE_ENDED: Final = frozenset(
-    {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
-)
 _RELEASE_TIMEOUT: Final = 5.0
 _LOOKUP_TIMEOUT: Final = 2.0
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal, get_args
+from typing import Final, Literal, assert_never, get_args
+
+from leaseway.wire.errors import Reason
 
 
 class ServerState(StrEnum):
@@ -87,6 +89,20 @@ Severity = Literal["error", "warning"]
 CallSelection = Literal["recent", "slow", "failed"]
 """Which of the remembered calls to list."""
 
+
+def _reason_of_end(outcome: LeaseOutcome) -> Reason:
+    match outcome:
+        case "expired":
+            return Reason.LEASE_EXPIRED
+        case "revoked":
+            return Reason.LEASE_REVOKED
+        case "released":
+            return Reason.LEASE_RELEASED
+        case "lost":
+            return Reason.LEASE_LOST
+    assert_never(outcome)
+
+
 CALL_OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
 """Outcomes of a call with a result; the outcome of any other call is the reason of its error."""
@@ -94,6 +110,14 @@ TOOL_ERROR: Final = "tool_error"
 WORKER_STATES: Final[tuple[WorkerState, ...]] = get_args(WorkerState)
 INSTANCE_STATES: Final[tuple[InstanceState, ...]] = get_args(InstanceState)
 LEASE_OUTCOMES: Final[tuple[LeaseOutcome, ...]] = get_args(LeaseOutcome)
+
+LEASE_END_REASONS: Final[Mapping[str, Reason]] = {
+    outcome: _reason_of_end(outcome) for outcome in LEASE_OUTCOMES
+}
+"""The reason with which callers are told that their lease has ended, by how it ended."""
+
+LEASE_ENDED: Final = frozenset(LEASE_END_REASONS.values())
+"""The reasons of calls whose lease has ended."""
 
 VOCABULARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "ServerState": tuple(ServerState),

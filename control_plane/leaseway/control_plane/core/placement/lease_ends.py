@@ -11,6 +11,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.states import LEASE_END_REASONS, LeaseOutcome
 from leaseway.wire.names import LeaseKey
 
 _RETENTION: Final = 60.0
@@ -38,11 +39,6 @@ class ReportedLeaseEnd:
         return LeaseKey(self.tenant, self.session, self.server_id)
 
 
-_REASONS: Final = {
-    "released": Reason.LEASE_RELEASED,
-    "revoked": Reason.LEASE_REVOKED,
-    "expired": Reason.LEASE_EXPIRED,
-}
 _MAX_NOTICES: Final = 16_384
 
 
@@ -130,7 +126,7 @@ class EndNotices:
 def end_denial(end: ReportedLeaseEnd) -> Denial:
     """Return the answer for a session's first call after its lease ended."""
     return Denial(
-        _REASONS.get(end.how, Reason.LEASE_LOST),
+        LEASE_END_REASONS.get(end.how, Reason.LEASE_LOST),
         f"{end.message} The session '{end.session}' is told this once: its next call of server"
         f" '{end.server_id}' gets a new lease.",
         metadata={"lease": end.lease_id, "server": end.server_id},
@@ -157,7 +153,7 @@ def left_on_draining_worker(lease: HeldLease) -> ReportedLeaseEnd:
     )
 
 
-def _end_of(lease: HeldLease, how: str, message: str) -> ReportedLeaseEnd:
+def _end_of(lease: HeldLease, how: LeaseOutcome, message: str) -> ReportedLeaseEnd:
     key = lease.key
     return ReportedLeaseEnd(
         lease_id=lease.id,

@@ -8,16 +8,10 @@ from typing import Final
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.states import LeaseOutcome
+from leaseway.wire.messages.states import LEASE_END_REASONS
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.sharing.limits import LimitEntry, limit_metadata
 
-_REASONS: Final[dict[LeaseOutcome, Reason]] = {
-    "expired": Reason.LEASE_EXPIRED,
-    "revoked": Reason.LEASE_REVOKED,
-    "released": Reason.LEASE_RELEASED,
-    "lost": Reason.LEASE_LOST,
-}
 _UNKNOWN: Final = EndedLease("lost", "this worker has no record of it; it may have restarted", 0.0)
 
 
@@ -27,7 +21,7 @@ def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
     cause = f": {ended.cause.rstrip('.')}" if ended.cause else ""
     verb = "has" if ended.outcome == "expired" else "was"
     return Fault(
-        _REASONS[ended.outcome],
+        LEASE_END_REASONS[ended.outcome],
         f"Lease {lease_id[:64]} {verb} {ended.outcome}{cause}. The state that the server kept for "
         "it is lost.",
         metadata={"lease": lease_id[:64]} | for_operators("Acquire a new lease."),
