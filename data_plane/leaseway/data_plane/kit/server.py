@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.data_plane.kit.addresses import parse_hosts
 from leaseway.data_plane.kit.commands import build_allow_list, execute_command
@@ -20,18 +20,16 @@ from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.search import list_files, search_files
 from leaseway.data_plane.kit.system import current_time, get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
-from leaseway.spec.kinds.kit import BUILTIN_TOOLS, command_fault
+from leaseway.spec.kinds.kit import (
+    BUILTIN_TOOLS,
+    FILE_TOOLS,
+    OTHER_TOOLS,
+    FileTool,
+    OtherTool,
+    command_fault,
+)
 from leaseway.wire.version import PACKAGE_VERSION
 
-_FILE_TOOLS: Final[Mapping[str, Callable[[AllowedFolders], Tool]]] = {
-    "read_file": read_file,
-    "write_file": write_file,
-    "edit_file": edit_file,
-    "list_files": list_files,
-    "search_files": search_files,
-    "delete_file": delete_file,
-    "get_file_info": get_file_info,
-}
 _WRITE_TOOLS: Final = frozenset({"write_file", "edit_file", "delete_file"})
 
 
@@ -83,23 +81,56 @@ def build_tools(options: KitOptions, environment: Mapping[str, str] = os.environ
         raise ValueError(fault)
     roots = AllowedFolders(options.roots) if options.roots else None
     tools: list[Tool] = []
-    for name, build in _FILE_TOOLS.items():
-        if name in enabled:
+    for file_tool in FILE_TOOLS:
+        if file_tool in enabled:
             if roots is None:
-                raise ValueError(f"The tool {name} needs a folder: add one (--root, or 'roots').")
-            tools.append(build(roots))
-    if "execute_command" in enabled:
-        if not options.commands:
-            raise ValueError("The tool execute_command needs commands (--command, or 'commands').")
-        path = environment.get("PATH", os.defpath)
-        allowed = build_allow_list(options.commands, path, roots, bool(enabled & _WRITE_TOOLS))
-        tools.append(execute_command(allowed, roots, environment))
-    if "get_env" in enabled:
-        tools.append(get_env(environment))
-    if "current_time" in enabled:
-        tools.append(current_time())
-    if "http_get" in enabled:
-        from leaseway.data_plane.kit.web import http_get  # importing it is slow
+                raise ValueError(
+                    f"The tool {file_tool} needs a folder: add one (--root, or 'roots')."
+                )
+            tools.append(_build_file_tool(file_tool, roots))
+    others = (name for name in OTHER_TOOLS if name in enabled)
+    return [*tools, *(_build_other(name, options, roots, environment) for name in others)]
 
-        tools.append(http_get(parse_hosts(options.hosts)))
-    return tools
+
+def _build_file_tool(name: FileTool, roots: AllowedFolders) -> Tool:
+    match name:
+        case "read_file":
+            return read_file(roots)
+        case "write_file":
+            return write_file(roots)
+        case "edit_file":
+            return edit_file(roots)
+        case "list_files":
+            return list_files(roots)
+        case "search_files":
+            return search_files(roots)
+        case "delete_file":
+            return delete_file(roots)
+        case "get_file_info":
+            return get_file_info(roots)
+    assert_never(name)
+
+
+def _build_other(
+    name: OtherTool,
+    options: KitOptions,
+    roots: AllowedFolders | None,
+    environment: Mapping[str, str],
+) -> Tool:
+    match name:
+        case "execute_command":
+            if not options.commands:
+                raise ValueError(f"The tool {name} needs commands (--command, or 'commands').")
+            path = environment.get("PATH", os.defpath)
+            writes = not _WRITE_TOOLS.isdisjoint(options.tools)
+            allowed = build_allow_list(options.commands, path, roots, writes)
+            return execute_command(allowed, roots, environment)
+        case "get_env":
+            return get_env(environment)
+        case "current_time":
+            return current_time()
+        case "http_get":
+            from leaseway.data_plane.kit.web import http_get  # importing it is slow
+
+            return http_get(parse_hosts(options.hosts))
+    assert_never(name)

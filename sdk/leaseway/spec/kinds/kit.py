@@ -8,9 +8,9 @@ from __future__ import annotations
 import ipaddress
 import shlex
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal, get_args
 
-FILE_TOOLS: Final = (
+FileTool = Literal[
     "read_file",
     "write_file",
     "edit_file",
@@ -18,10 +18,14 @@ FILE_TOOLS: Final = (
     "search_files",
     "delete_file",
     "get_file_info",
-)
-"""The tools that need a folder."""
+]
+"""A tool that needs a folder."""
 
-BUILTIN_TOOLS: Final = (*FILE_TOOLS, "execute_command", "get_env", "current_time", "http_get")
+OtherTool = Literal["execute_command", "get_env", "current_time", "http_get"]
+
+FILE_TOOLS: Final[tuple[FileTool, ...]] = get_args(FileTool)
+OTHER_TOOLS: Final[tuple[OtherTool, ...]] = get_args(OtherTool)
+BUILTIN_TOOLS: Final[tuple[FileTool | OtherTool, ...]] = (*FILE_TOOLS, *OTHER_TOOLS)
 """All tools; each is off unless it is configured."""
 
 
