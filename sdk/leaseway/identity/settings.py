@@ -78,8 +78,11 @@ class IdentitySettings:
     introspection: Introspection | None = None
 
     def __bool__(self) -> bool:
-        has_tokens = bool(self.issuers) or self.introspection is not None
-        return self.keys is not None or has_tokens or bool(self.certificates)
+        """Whether any credential is accepted: else callers need none (`Authenticator.is_open`)."""
+        return self != _NO_CREDENTIALS
+
+
+_NO_CREDENTIALS: Final = IdentitySettings()
 
 
 def read_identity_file(path: Path) -> IdentitySettings:
