@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from leaseway.front.calling.media import MediaMode, artifact_ref
@@ -12,9 +12,9 @@ from leaseway.front.lists.ui_resources import EXTENSION
 from leaseway.front.protocol.handshake import EVERYTHING, Declared
 from leaseway.front.protocol.messages import JsonRpcError, ResourceParams, parse_params
 from leaseway.sdk.relay import ServerIntroduction
-from leaseway.wire.messages.mcp import METHOD_NOT_FOUND
+from leaseway.wire.messages.mcp import METHOD_NOT_FOUND, SERVER_CAPABILITIES, ServerCapability
 
-CAPABILITY_OF: Final = {
+CAPABILITY_OF: Final[Mapping[str, ServerCapability]] = {
     "prompts/list": "prompts",
     "prompts/get": "prompts",
     "resources/list": "resources",
@@ -102,4 +102,5 @@ def _declared(introduced: Collection[ServerIntroduction], scope: str) -> Declare
     pending = getattr(introduced, "pending", ())
     if scope in pending if scope else pending:
         return Declared(EVERYTHING.capabilities, extensions)
-    return Declared(frozenset(name for said in seen for name in said.capabilities), extensions)
+    told = {name for said in seen for name in said.capabilities}
+    return Declared(frozenset(name for name in SERVER_CAPABILITIES if name in told), extensions)

@@ -6,12 +6,17 @@ Imports nothing that takes long: `stdio_handshake` answers before the rest is lo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
 from leaseway.wire.channels.ancestors import META_KEY
-from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
+from leaseway.wire.messages.mcp import (
+    HANDSHAKE_VERSIONS,
+    MODERN_VERSIONS,
+    SERVER_CAPABILITIES,
+    ServerCapability,
+)
 from leaseway.wire.version import PACKAGE_VERSION
 
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
@@ -25,13 +30,6 @@ SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAG
 SERVER_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 """The `_meta` of every modern result: who answers."""
 _TOOLS: Final = {"tools": {"listChanged": True}}
-_SERVER_CAPABILITIES: Final[dict[str, dict[str, Any]]] = {
-    "prompts": {"listChanged": True},
-    "resources": {"listChanged": True},
-    "completions": {},
-    "logging": {},
-}
-"""How the front declares what servers have beside tools; it tells of changes itself."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +41,36 @@ class Declared:
         extensions: The identifiers of MCP extensions, sorted.
     """
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[ServerCapability] = frozenset()
     extensions: tuple[str, ...] = ()
 
     def as_mcp(self) -> dict[str, Any]:
         """Return the `capabilities` of a result."""
         has = self.capabilities
-        servers = {name: value for name, value in _SERVER_CAPABILITIES.items() if name in has}
-        declared: dict[str, Any] = {**_TOOLS, **servers}
-        if "resources" in declared and "subscribe" in has:
-            declared["resources"] = {"subscribe": True, **declared["resources"]}
+        declared: dict[str, Any] = dict(_TOOLS)
+        for name in SERVER_CAPABILITIES:
+            if name in has:
+                _declare(declared, name)
         if self.extensions:
             declared["extensions"] = {name: {} for name in self.extensions}
         return declared
 
 
-EVERYTHING: Final = Declared(frozenset({*_SERVER_CAPABILITIES, "subscribe"}))
+def _declare(declared: dict[str, Any], name: ServerCapability) -> None:
+    """Add to MCP's `capabilities` what servers have; the front tells of changes itself."""
+    match name:
+        case "prompts" | "resources":
+            declared[name] = {"listChanged": True}
+        case "completions" | "logging":
+            declared[name] = {}
+        case "subscribe":  # of resources, which come before it
+            if "resources" in declared:
+                declared["resources"]["subscribe"] = True
+        case _:
+            assert_never(name)
+
+
+EVERYTHING: Final = Declared(frozenset(SERVER_CAPABILITIES))
 """What is declared while servers are not known: a client never asks for what it did not see."""
 
 

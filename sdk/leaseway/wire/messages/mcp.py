@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from leaseway.wire.bounds import MAX_EXTENSIONS, MAX_INSTRUCTIONS
 from leaseway.wire.errors import Fault, Reason
@@ -32,9 +32,10 @@ UNSUPPORTED_VERSION: Final = -32022
 """Codes of errors, of JSON-RPC and of MCP. `mcp_types` has them too, but takes long to load."""
 
 ELICIT: Final = "elicitation/create"
+"""Asks a person to fill in a form or to open a page."""
+
 ELICIT_URL: Final = "elicitation/create#url"
 """Among the methods that a caller answers: it also opens addresses for a person (mode `url`)."""
-"""Asks a person to fill in a form or to open a page."""
 
 SAMPLE: Final = "sampling/createMessage"
 """Asks a model to write a message."""
@@ -123,8 +124,10 @@ def check_log_level(level: str) -> None:
         )
 
 
-SERVER_CAPABILITIES: Final = ("completions", "logging", "prompts", "resources", "subscribe")
+ServerCapability = Literal["completions", "logging", "prompts", "resources", "subscribe"]
 """What servers may have beside tools, as MCP names it; `subscribe` is that of resources."""
+
+SERVER_CAPABILITIES: Final[tuple[ServerCapability, ...]] = get_args(ServerCapability)
 
 _EXTENSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9._-]{1,127})?")
 """An identifier of an extension: a name, in a name space."""

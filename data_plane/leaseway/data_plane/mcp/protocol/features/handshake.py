@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession
 from mcp.shared.exceptions import MCPError
@@ -26,7 +26,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     http_status,
 )
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
-from leaseway.wire.messages.mcp import ROOTS
+from leaseway.wire.messages.mcp import ROOTS, SERVER_CAPABILITIES, ServerCapability
 
 _ABOUT_PARAMS: Final = frozenset({400, 422, 500})
 """HTTP statuses of servers that cannot read the params of a request."""
@@ -58,14 +58,16 @@ def capabilities_of(declared: ServerCapabilities | None) -> list[str]:
     """Return what a server declared of `SERVER_CAPABILITIES`."""
     if declared is None:
         return []
-    has = [
-        name
-        for name in ("completions", "logging", "prompts", "resources")
-        if getattr(declared, name) is not None
-    ]
-    if declared.resources is not None and declared.resources.subscribe:
-        has.append("subscribe")
-    return has
+    return [name for name in SERVER_CAPABILITIES if _has(declared, name)]
+
+
+def _has(declared: ServerCapabilities, name: ServerCapability) -> bool:
+    match name:
+        case "completions" | "logging" | "prompts" | "resources":
+            return getattr(declared, name) is not None
+        case "subscribe":
+            return declared.resources is not None and declared.resources.subscribe is True
+    assert_never(name)
 
 
 async def negotiate(
