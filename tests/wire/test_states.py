@@ -6,6 +6,7 @@ import pkgutil
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
@@ -24,6 +25,7 @@ from leaseway.wire.messages.enums import (
     server_state_to_proto,
 )
 from leaseway.wire.messages.states import VOCABULARIES, ServerState
+from leaseway.wire.sharing.limits import BudgetScope, CallQuota
 from leaseway.wire.status import STARTED_FROM_WIRE
 
 _ROOT = Path(__file__).parents[2]
@@ -127,6 +129,8 @@ def test_each_value_of_each_enumeration_of_the_protocol_is_converted() -> None:
         for name, found in _enumerations().items()
     }
     assert converted == declared
+    assert {scope for scope, _ in QUOTAS} == set(get_args(BudgetScope))
+    assert {quota for _, quota in QUOTAS} == set(get_args(CallQuota))
 
 
 def test_each_reason_of_an_error_is_in_the_runbook_and_the_design() -> None:

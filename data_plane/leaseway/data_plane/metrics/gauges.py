@@ -12,9 +12,10 @@ from leaseway.data_plane.audit.backlog import Backlog
 from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMeters
 from leaseway.spec.policy import OTHER_TENANTS, TenantLimits
 from leaseway.telemetry.metrics import Meter, Reading, Retention
+from leaseway.wire.sharing.limits import CallQuota
 from leaseway.wire.span_attributes import Attr
 
-Quota = Literal["calls", "concurrent", "external", "leases", "artifact_bytes"]
+Quota = CallQuota | Literal["leases", "artifact_bytes"]
 Amounts = Mapping[str, float]
 """Usage by tenant."""
 

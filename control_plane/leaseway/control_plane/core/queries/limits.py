@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from leaseway.control_plane.core.budgets import Budgets
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -12,7 +12,7 @@ from leaseway.control_plane.core.placement.table import tenant_limit
 from leaseway.spec.policy import OTHER_TENANTS, CallLimits, ServerPolicy
 from leaseway.wire.sharing.limits import BudgetKey, BudgetScope, CallQuota
 
-_SCOPES: Final[tuple[BudgetScope, ...]] = ("tenant", "agent", "server", "tool")
+_SCOPES: Final[tuple[BudgetScope, ...]] = get_args(BudgetScope)
 LimitQuota = CallQuota | Literal["leases"]
 
 
