@@ -16,6 +16,7 @@ from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.sdk.client.artifacts import AsyncArtifact, check_artifact
 from leaseway.sdk.client.calls import AsyncCalls, build_completion
 from leaseway.sdk.client.options import (
+    NO_OPTIONS,
     Callbacks,
     CallOptions,
     OnApproval,
@@ -93,28 +94,20 @@ class Calls(ProcessHandle):
         """
         inner = self._inner
         decode = decoder_for(result_type) if result_type is not None else None
-        timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
-        subject_token = ""
+        parsed, callbacks, on_approval = NO_OPTIONS, None, self._on_approval
         call = partial(inner.call_tool, name, arguments)
         if options or self._handlers is not None:  # most calls have none, and parse nothing
-            timeout, inline_media, subject_token, on_approval, callbacks = parse_call_options(
-                options, self._handlers, on_approval, may_be_async=False
-            )
-            call = partial(
-                call,
-                timeout=timeout,
-                inline_media=inline_media,
-                subject_token=subject_token or None,
-            )
+            parsed = parse_call_options(options, self._handlers, may_be_async=False)
+            callbacks, on_approval = parsed.callbacks, parsed.on_approval or on_approval
+            call = partial(call, **parsed.plain())
         while True:
             try:
                 if not callbacks:
                     result = LOOP_THREAD.run(call)
                 else:
-                    events = callbacks.events(name, inline_media, tasks=False)
-                    events.subject_token = subject_token
+                    events = parsed.buffer(name, callbacks, tasks=False)
                     stream = self._build_stream(
-                        name, arguments, timeout, events, callbacks.handlers
+                        name, arguments, parsed.timeout, events, callbacks.handlers
                     )
                     result = stream.run(callbacks)
                 break

@@ -18,6 +18,7 @@ from leaseway.sdk.calls.results import McpResult, ToolResult
 from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.sdk.client.artifacts import AsyncArtifact, check_artifact
 from leaseway.sdk.client.options import (
+    NO_OPTIONS,
     Callbacks,
     CallOptions,
     OnApproval,
@@ -125,25 +126,21 @@ class AsyncCalls(ProcessHandle, ABC):
         """
         runtime, session = self._scope()
         decode = decoder_for(result_type) if result_type is not None else None
-        timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
-        subject_token = ""
+        parsed, callbacks, on_approval = NO_OPTIONS, None, self._on_approval
         if options or self._handlers is not None:  # most calls have none, and parse nothing
-            timeout, inline_media, subject_token, on_approval, callbacks = parse_call_options(
-                options, self._handlers, on_approval, may_be_async=True
-            )
+            parsed = parse_call_options(options, self._handlers, may_be_async=True)
+            callbacks, on_approval = parsed.callbacks, parsed.on_approval or on_approval
         while True:
             try:
                 if not callbacks:
-                    events = None
-                    if inline_media or subject_token:
-                        events = CallEvents(inline_media=inline_media)
-                        events.subject_token = subject_token
-                    call = tool_call(session, name, arguments, timeout, events)
+                    events = None if parsed is NO_OPTIONS else parsed.events()
+                    call = tool_call(session, name, arguments, parsed.timeout, events)
                     result = await runtime.caller.run(call)
                 else:
-                    buffer = callbacks.events(name, inline_media, tasks=True)
-                    buffer.subject_token = subject_token
-                    stream = build_stream(self, self._scope, name, arguments, timeout, buffer)
+                    buffer = parsed.buffer(name, callbacks, tasks=True)
+                    stream = build_stream(
+                        self, self._scope, name, arguments, parsed.timeout, buffer
+                    )
                     result = await stream.run(callbacks)
                 break
             except Fault as fault:

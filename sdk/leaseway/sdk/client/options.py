@@ -6,11 +6,11 @@ A function that passes the options on can be declared with `**options: Unpack[Ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
 from leaseway.sdk.operators.views import Approval
-from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
+from leaseway.sdk.transport.events import BufferedEvents, CallEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import (
     AnswerTasks,
     Handlers,
@@ -48,17 +48,6 @@ class Callbacks:
     def __bool__(self) -> bool:
         return self.on_progress is not None or self.on_log is not None or bool(self.handlers)
 
-    def events(self, name: str, inline_media: bool, *, tasks: bool) -> BufferedEvents:
-        """Return the buffer for the events that have callbacks; see `build_events`."""
-        return build_events(
-            name,
-            self.handlers,
-            tasks=tasks,
-            progress=self.on_progress is not None,
-            log_level=self.log_level if self.on_log is not None else "",
-            inline_media=inline_media,
-        )
-
     def check(self, *, may_be_async: bool) -> None:
         """Raise a TypeError or ValueError if a callback, handler or the level is unusable."""
         check_callback("on_progress", self.on_progress, may_be_async=may_be_async)
@@ -75,6 +64,57 @@ class Callbacks:
         return self.on_progress(event.progress, event.total, event.message)
 
 
+@dataclass(frozen=True)
+class ParsedOptions:
+    """The options of one call of `call_tool`, checked.
+
+    Attributes:
+        timeout: Seconds, or None for that of the server.
+        inline_media: Whether images and sounds are returned in place.
+        subject_token: The token of whoever the call is for, or empty.
+        on_approval: The approval callback of the call, or None.
+        callbacks: Its other callbacks and handlers; None if it has no options but those above.
+    """
+
+    timeout: float | None = None
+    inline_media: bool = False
+    subject_token: str = ""
+    on_approval: OnApproval | None = None
+    callbacks: Callbacks | None = None
+
+    def plain(self) -> CallOptions:
+        """Return the options of the same call without callbacks."""
+        return {
+            "timeout": self.timeout,
+            "inline_media": self.inline_media,
+            "subject_token": self.subject_token or None,
+        }
+
+    def events(self) -> CallEvents | None:
+        """Return what the call without callbacks asks for, or None if that is what most do."""
+        if not self.inline_media and not self.subject_token:
+            return None
+        events = CallEvents(inline_media=self.inline_media)
+        events.subject_token = self.subject_token
+        return events
+
+    def buffer(self, name: str, callbacks: Callbacks, *, tasks: bool) -> BufferedEvents:
+        """Return the buffer for the events that have callbacks; see `build_events`."""
+        return build_events(
+            name,
+            callbacks.handlers,
+            tasks=tasks,
+            progress=callbacks.on_progress is not None,
+            log_level=callbacks.log_level if callbacks.on_log is not None else "",
+            inline_media=self.inline_media,
+            subject_token=self.subject_token,
+        )
+
+
+NO_OPTIONS: Final = ParsedOptions()
+"""Of most calls."""
+
+
 def build_events(
     name: str,
     handlers: Handlers,
@@ -83,6 +123,7 @@ def build_events(
     progress: bool = False,
     log_level: str = "",
     inline_media: bool = False,
+    subject_token: str = "",
 ) -> BufferedEvents:
     """Return the buffer for the events of a call, which also says what the call requests.
 
@@ -93,14 +134,17 @@ def build_events(
         progress: Whether the server is asked to report progress.
         log_level: The minimum level of log messages, or empty for none.
         inline_media: Whether images and sounds are returned in place.
+        subject_token: The token of whoever the call is for, or empty.
     """
-    return BufferedEvents(
+    events = BufferedEvents(
         wants_progress=progress,
         log_level=log_level,
         answers=handlers.methods,
         tasks=AnswerTasks(handlers, name) if tasks and handlers else None,
         inline_media=bool(inline_media),
     )
+    events.subject_token = subject_token
+    return events
 
 
 class StreamOptions(TypedDict, total=False):
@@ -170,34 +214,28 @@ _ELSEWHERE: Final = {
 
 
 def parse_call_options(
-    options: CallOptions,
-    handlers: Handlers | None,
-    on_approval: OnApproval | None,
-    *,
-    may_be_async: bool,
-) -> tuple[float | None, bool, str, OnApproval | None, Callbacks | None]:
+    options: CallOptions, handlers: Handlers | None, *, may_be_async: bool
+) -> ParsedOptions:
     """Return the options of `call_tool`.
-
-    These are the timeout, `inline_media`, the subject token or an empty text, the approval callback
-    and the other callbacks.
 
     Args:
         options: The options passed; they are changed.
         handlers: The client's handlers.
-        on_approval: The client's approval callback.
         may_be_async: Whether callbacks and handlers may be async.
 
     Raises:
         TypeError: There is no such option, or a callback is unusable.
         ValueError: The log level is not one of MCP's.
     """
-    timeout = options.pop("timeout", None)
-    inline_media = options.pop("inline_media", False)
-    subject_token = checked_token(options.pop("subject_token", None))
-    on_approval = options.pop("on_approval", None) or on_approval
-    check_callback("on_approval", on_approval, may_be_async=may_be_async)
+    parsed = ParsedOptions(
+        timeout=options.pop("timeout", None),
+        inline_media=options.pop("inline_media", False),
+        subject_token=checked_token(options.pop("subject_token", None)),
+        on_approval=options.pop("on_approval", None),
+    )
+    check_callback("on_approval", parsed.on_approval, may_be_async=may_be_async)
     if not options and handlers is None:
-        return timeout, inline_media, subject_token, on_approval, None
+        return parsed
     _reject_unknown("call_tool", options, CallOptions.__optional_keys__ | {"result_type"})
     callbacks = Callbacks(
         options.get("on_progress"),
@@ -206,7 +244,7 @@ def parse_call_options(
         _handlers(options, handlers),
     )
     callbacks.check(may_be_async=may_be_async)
-    return timeout, inline_media, subject_token, on_approval, callbacks
+    return replace(parsed, callbacks=callbacks)
 
 
 def build_stream_events(
@@ -230,16 +268,15 @@ def build_stream_events(
         check_level(level)
     handlers = _handlers(options, defaults)
     handlers.check(may_be_async=may_be_async)
-    inline_media = options.get("inline_media", False)
     events = build_events(
         name,
         handlers,
         tasks=may_be_async,
         progress=True,
         log_level=level or "",
-        inline_media=inline_media,
+        inline_media=options.get("inline_media", False),
+        subject_token=checked_token(options.get("subject_token")),
     )
-    events.subject_token = checked_token(options.get("subject_token"))
     return events, handlers
 
 
