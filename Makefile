@@ -2,6 +2,7 @@
 #
 #   make demo           start a system, make real calls, print the results and the trace of a call
 #   make test           run every check, then all tests, three files at a time (20 minutes on two CPUs)
+#   make ready          run every check and install what the tests need; -j 3 -O does so at once
 #   make test-fast      run quick tests that reach 90 % of what all tests in process run (a minute)
 #   make check          run every check without the tests
 #   make stress         run tests 5 times on a busy machine and list those that do not hold (PYTEST_ARGS=tests/...)
@@ -27,7 +28,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
+.PHONY: demo docs ready test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -40,7 +41,9 @@ docs: .venv/dev.stamp
 demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
-test: check docs legacy-servers npm-servers conformance-suite frameworks
+ready: check docs legacy-servers npm-servers conformance-suite frameworks
+
+test: ready
 	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile --no-loadscope-reorder)
 
 test-fast: .venv/dev.stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -47,6 +48,20 @@ async def one_loop(anyio_backend: str) -> None:
     grpc.aio has one completion queue per process: calls that end on it after their loop was closed
     raise in the next loop. A session fixture keeps the loop as long as the session.
     """
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from the tests' modules and items, which stay to the end.
+
+    It would walk them again and again: half of the time in which tests are found, in each process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> None:
