@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.conformance.client import command
 from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND
 
@@ -111,14 +111,16 @@ CROSS_SECTION = {
 async def test_the_workers_own_client_conforms(
     tmp_path: Path, suite: Suite, version: str, scenario: str
 ) -> None:
-    _, output = await suite.run(
-        "client",
-        *("--command", f"{sys.executable} {HERE / 'client.py'}"),
-        *("--scenario", scenario, "--spec-version", *version.split()),
-        *("--timeout", str(int(3 * BOUND * 1000)), "-o", str(tmp_path)),
-    )
+    results = tmp_path / "results"
+    async with command(tmp_path) as client:
+        _, output = await suite.run(
+            "client",
+            *("--command", client),
+            *("--scenario", scenario, "--spec-version", *version.split()),
+            *("--timeout", str(int(3 * BOUND * 1000)), "-o", str(results)),
+        )
     checks = [
-        check for file in tmp_path.rglob("checks.json") for check in json.loads(file.read_text())
+        check for file in results.rglob("checks.json") for check in json.loads(file.read_text())
     ]
     failed = {check["id"] for check in checks if check["status"] == "FAILURE"}
     assert failed == set(EXPECTED["client"].get(scenario, ())), output

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.vault import file as vault
 from leaseway.vault import private_file
@@ -40,7 +41,7 @@ few = settings(
 
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vault, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+    monkeypatch.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
 
 
 @pytest.fixture
@@ -270,7 +271,7 @@ def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
     ]
     assert [writer.wait(60) for writer in writers] == [0] * 4
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(vault, "_SCRYPT", {"length": 32, "n": 16, "r": 8, "p": 1})
+        patched.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
         assert set(read_vault(place)) == {f"w{n}-{i}" for n in range(4) for i in range(8)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.data_plane.audit.sinks.port import SinkError
 from leaseway.data_plane.audit.sinks.settings import SinkSettings
@@ -44,7 +45,7 @@ def test_a_file_that_cannot_be_used_is_named_by_its_variable(
 def test_a_setting_is_a_secret_where_those_of_servers_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+    monkeypatch.setattr(file, "_SCRYPT", QUICK_SCRYPT)
     vault = WorkerVault(place := VaultPlace(tmp_path / "vault", tmp_path / "key"))
     file.set_secret(place, "nats-password", "from-the-vault")
     vault.refresh()

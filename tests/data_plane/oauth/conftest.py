@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.data_plane.oauth.guarded import Guarded
+from tests.vaults import QUICK_SCRYPT
 
+from leaseway.vault import file
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 
@@ -22,6 +24,12 @@ async def guarded() -> AsyncIterator[Guarded]:
         if hasattr(guarded, "closed"):
             guarded.closed.set()
         await server.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_vaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open vaults at once; other processes must do so, too."""
+    monkeypatch.setattr(file, "_SCRYPT", QUICK_SCRYPT)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.data_plane.references import vault as worker_vault
 from leaseway.data_plane.references.vault import WorkerVault
@@ -17,7 +18,7 @@ from leaseway.vault.key import VaultError, VaultPlace, new_key
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VaultPlace:
-    monkeypatch.setattr(vault, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+    monkeypatch.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
     return VaultPlace(tmp_path / "vault", tmp_path / "key")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.data_plane.oauth.logins import login as logins
 from leaseway.vault import file as vault
@@ -20,7 +21,7 @@ REGISTERED = {"client": {"client_id": "made by the server"}}
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoginStore:
-    monkeypatch.setattr(vault, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+    monkeypatch.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
     for name in ("LEASEWAY_VAULT", "LEASEWAY_VAULT_KEY", "LEASEWAY_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.vault import file as vault
 from leaseway.vault.file import MAX_VALUE, read_vault
@@ -24,7 +25,7 @@ KEY = "a key of more than sixteen characters"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VaultPlace:
-    monkeypatch.setattr(vault, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+    monkeypatch.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
     for name in ("LEASEWAY_VAULT", "LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
