@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,11 +173,19 @@ async def test_a_call_continues_if_the_server_may_have_the_answer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notifications, "_POST_TIMEOUT", 0.05)
+    timeouts: list[asyncio.Timeout] = []
+
+    def timeout(seconds: float) -> asyncio.Timeout:
+        timeouts.append(asyncio.timeout(seconds))
+        return timeouts[-1]
+
+    monkeypatch.setattr(notifications, "asyncio", SimpleNamespace(timeout=timeout))
     asking, connection = shy
     asking.mode = "hold"
     ask, outcome = await start_call(connection)
     ask.answer(b'{"action":"accept"}')
+    await until(lambda: asking.posted)
+    timeouts[-1].reschedule(0.0)
     await until(lambda: "The call continues." in caplog.text)
     assert not outcome.done()
 
