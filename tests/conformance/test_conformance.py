@@ -99,6 +99,7 @@ CROSS_SECTION = {
     ("2026-07-28", "auth/basic-cimd"),
     ("2026-07-28", "auth/scope-step-up"),
     ("2026-07-28", "auth/authorization-server-migration"),
+    ("2026-07-28", "auth/iss-normalized"),
     ("2026-07-28", "auth/iss-wrong-issuer"),
     ("2026-07-28 --force", "auth/enterprise-managed-authorization"),
     ("2026-07-28 --force", "auth/dpop-nonce"),

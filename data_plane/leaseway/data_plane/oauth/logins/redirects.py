@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
-from leaseway.data_plane.oauth.metadata import AuthorizationServer, is_same_issuer
+from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.web import place_of
 
 MAX_CODE: Final = 8_192
@@ -200,7 +200,8 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
     """
     issuer = answer.get("iss")
     # A server without metadata has no issuer that could be compared.
-    if issuer is not None and server.issuer and not is_same_issuer(issuer, server.issuer):
+    # Each character counts here, a slash at the end as well (MCP 2026-07-28, RFC 9207 section 2.4).
+    if issuer is not None and server.issuer and issuer != server.issuer:
         raise AuthorizationError(
             f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
             f" {server.issuer}; its code was not used; if that is right, write issuer:"
