@@ -1,5 +1,6 @@
 """A file of another client, written as a native one."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def test_defaults_are_kept() -> None:
         "servers: {b: {transport: stdio, command: x}}\n"
     )
     written, parsed = native_text(text, "mcp.yaml")
+    assert parse_text(written, "out.yaml").servers == parsed.servers
+
+
+def test_a_server_keeps_names_of_its_own_that_its_file_implies() -> None:
+    servers = {"a": {"command": "x", "disabledTools": ["rm_all"]}, "b": {"command": "y"}}
+    text = json.dumps({"mcpServers": servers})
+    written, parsed = native_text(text, "mcp.json")
     assert parse_text(written, "out.yaml").servers == parsed.servers
 
 

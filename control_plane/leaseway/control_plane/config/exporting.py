@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, plain_value
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
-from leaseway.spec.model import Transform
+from leaseway.spec.model import Transform, VariantKey
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
@@ -33,7 +34,9 @@ def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, Parse
     has_servers = any(entry.name not in parsed.rejected for entry in document.servers)
     lines.append("servers:" if has_servers else "servers: {}")
     for entry in document.servers:
-        block = _yaml({entry.name: plain_value(entry.value)})
+        block = _yaml(
+            {entry.name: _with_names(plain_value(entry.value), entry.name, parsed, steps)}
+        )
         if entry.name in parsed.rejected:
             block = [f"# {line}" for line in block]
         lines += [f"  {line}" for line in (*_comments(parsed, entry.name), *block)]
@@ -51,7 +54,7 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
         return "", parsed
     steps = _default_transforms(document)
     for entry in document.servers:
-        spec = plain_value(entry.value)
+        spec = _with_names(plain_value(entry.value), entry.name, parsed, steps)
         if steps and isinstance(spec, dict):
             spec.setdefault("transform", steps)
         head = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MCPServer"}
@@ -111,6 +114,17 @@ def _default_transforms(document: Document) -> list[dict[str, Any]]:
     """Return the transforms of servers without their own, as in a native file."""
     defaults = document.defaults if document.defaults.given else document.implied
     return [_transform(step) for step in defaults.transforms]
+
+
+def _with_names(
+    server: Any, name: str, parsed: ParsedConfig, steps: Sequence[dict[str, Any]]
+) -> Any:
+    """Return a server with the transforms that it has instead of the file's, if they differ."""
+    spec = parsed.servers.get(VariantKey(name))
+    if spec is None or not isinstance(server, dict) or "transform" in server or not steps:
+        return server
+    own = [_transform(step) for step in spec.transforms]
+    return server if len(own) == len(steps) else {**server, "transform": own}
 
 
 def _transform(step: Transform) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey, transformed
 from leaseway.spec.references import Value
 
 CORPUS = Path(__file__).resolve().parents[3] / "corpus"
@@ -119,21 +119,37 @@ def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> No
     assert (part(server(parsed, "window")).cwd, server(parsed, "window").call_timeout) == ("", 600)
 
 
-def prefixes(parsed: ParsedConfig) -> dict[str, list[str]]:
+def names_of(parsed: ParsedConfig, name: str = "t") -> dict[str, str]:
     return {
-        key.server_id: [step.add for step in spec.transforms]
-        for key, spec in parsed.servers.items()
+        key.server_id: transformed(name, spec.transforms) for key, spec in parsed.servers.items()
     }
 
 
 def test_tools_of_files_that_cannot_state_a_prefix_have_their_servers_id_before_them() -> None:
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "transform": []}}}'
     code = '{"servers": {"a": {"command": "x"}}, "inputs": []}'
-    assert prefixes(parse_text(text, "mcp.json")) == {"a": ["a_"], "b": []}
-    assert prefixes(parse_text(code, "mcp.json")) == {"a": ["a_"]}
-    assert prefixes(parse_text(text, "mcp.json", bare=True)) == {"a": [], "b": []}
+    assert names_of(parse_text(text, "mcp.json")) == {"a": "a_t", "b": "t"}
+    assert names_of(parse_text(code, "mcp.json")) == {"a": "a_t"}
+    assert names_of(parse_text(text, "mcp.json", bare=True)) == {"a": "t", "b": "t"}
     native = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
-    assert prefixes(parse_text(native, "mcp.yaml")) == {"a": []}
+    assert names_of(parse_text(native, "mcp.yaml")) == {"a": "t"}
+
+
+def test_dots_and_slashes_in_the_names_of_a_clients_tools_are_replaced() -> None:
+    parsed = mcp_servers(a={"command": "x"})
+    assert names_of(parsed, "session.pause/now") == {"a": "a_session_pause_now"}
+
+
+def test_no_name_with_replaced_characters_lets_a_denied_tool_through(tmp_path: Path) -> None:
+    parsed = mcp_servers(
+        a={"command": "x", "disabledTools": ["rm_all"]}, b={"command": "x", "disabledTools": ["rm"]}
+    )
+    assert names_of(parsed, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all"}
+    system, session = tmp_path / "mcp.json", tmp_path / "settings.local.json"
+    system.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
+    session.write_text('{"permissions": {"deny": ["mcp__a__rm_all"]}}')
+    layers = load(f"system={system}", f"session={session}")
+    assert names_of(layers, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all"}
 
 
 def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_files(
@@ -144,10 +160,10 @@ def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_f
     native = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
     system.write_text(native)
     words = [f"system={system}", f"session={session}"]
-    assert prefixes(load(*words)) == {"a": [], "b": ["b_"]}
-    assert prefixes(load(*words, bare=True)) == {"a": [], "b": []}
+    assert names_of(load(*words)) == {"a": "t", "b": "b_t"}
+    assert names_of(load(*words, bare=True)) == {"a": "t", "b": "t"}
     system.write_text(native + "defaults: {transform: [{suffix: _x}]}\n")
-    assert prefixes(load(*words)) == {"a": ["_x"], "b": ["_x"]}
+    assert names_of(load(*words)) == {"a": "t_x", "b": "t_x"}
 
 
 def test_a_name_with_other_characters_becomes_an_id() -> None:

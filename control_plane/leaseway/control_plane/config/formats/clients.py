@@ -52,8 +52,15 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.model import Transform
 from leaseway.wire.names import is_valid_name
 
-_PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
-"""These formats cannot state a prefix; without one, equal tool names of servers would clash."""
+_NAMED: Final = Defaults(
+    (
+        *(Transform("replace", "_", character) for character in "./"),
+        Transform("prefix", f"{SERVER_PLACEHOLDER}_"),
+    )
+)
+"""These formats cannot state a transform. Without a prefix, equal tool names of servers would
+clash; MCP's `.` and `/` in names are replaced as their clients do, since models cannot be given
+them."""
 
 _COMMENTS: Final = ("_", "//", "#", "$")
 """How the name of a comment begins, in JSON, which has none."""
@@ -76,7 +83,7 @@ def read_clients(
         bare: Whether tools keep their names, without the server's id as a prefix.
         folder: The folder whose project counts, in a file with projects.
     """
-    names = NO_DEFAULTS if bare else _PREFIXED
+    names = NO_DEFAULTS if bare else _NAMED
 
     def read(table: Table, where: Where) -> Document | None:
         table = table if folder is None else in_project(table, where, folder)

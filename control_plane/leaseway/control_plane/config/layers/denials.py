@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
 from leaseway.control_plane.config.schema.issues import quoted
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position
-from leaseway.spec.name_filters import matches
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.name_filters import NameFilter, matches
 
 CLAUDE: Final = ("mcp__{}__",)
 """How Claude Code writes the part of a full name before the tool's own."""
@@ -63,6 +64,21 @@ def denied_of(
         else:
             patterns += [Leaf(denial.at, part, part) for part in found]
     return False, patterns, asked
+
+
+def unaliased(spec: ServerSpec) -> ServerSpec:
+    """Return a spec whose tools pass no denial by a name in which characters were replaced.
+
+    Clients deny `a_b` as well if it is their name for `a.b`, which a filter of original names does
+    not match: such tools then stay without a name.
+    """
+    rules: NameFilter | None = spec.tools
+    while rules is not None:
+        if any("_" in pattern for pattern in rules.blacklist):
+            kept = tuple(step for step in spec.transforms if step.kind != "replace")
+            return replace(spec, transforms=kept)
+        rules = rules.also
+    return spec
 
 
 def asked_message(asked: DeniedTools) -> str:
