@@ -54,6 +54,12 @@ def test_a_command_line_in_the_place_of_a_program_is_called_one() -> None:
     assert path.endswith("write its full path.")
 
 
+@pytest.mark.parametrize("command", ["npx.cmd", "C:/Program Files/nodejs/npx", "wsl.exe"])
+def test_a_command_of_windows_is_called_one(command: str) -> None:
+    ((_, _, said),) = warnings(f"command: '{command}'", {})
+    assert "it belongs to Windows: write the program" in said
+
+
 def test_a_command_is_looked_for_as_it_would_be_started() -> None:
     assert warnings("command: '${TOOL}'", {"TOOL": "uvx"}, "uvx") == []
     assert [found[0] for found in warnings("command: '${TOOL:-uvy}'", {}, "uvx")] == [

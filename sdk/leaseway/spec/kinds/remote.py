@@ -23,6 +23,7 @@ class RemotePart(RequestPart, McpPart):
         "http": "streamable_http",
         "https": "streamable_http",
         "streamablehttp": "streamable_http",
+        "streamable": "streamable_http",
         "httpstream": "streamable_http",
         "httpstreamable": "streamable_http",
         "ws": "websocket",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -72,8 +73,9 @@ SESSION_ID: Final = Key(
 )
 
 
-_OF_WINDOWS: Final = ("cmd", "powershell")
+_OF_WINDOWS: Final = ("cmd", "powershell", "wsl")
 """Programs by which files written on Windows start others, as in `cmd /c npx`."""
+_is_of_windows: Final = re.compile(r"[a-z]:[\\/]|.+\.(?:exe|cmd|bat|ps1)\Z", re.IGNORECASE).match
 
 
 def command_needs(command: str) -> Iterable[Need]:
@@ -91,6 +93,8 @@ def advice_on_missing(command: str) -> str:
         return "it is an address, which belongs under 'url'"
     if program.lower().removesuffix(".exe") in _OF_WINDOWS:
         return "it belongs to Windows: write the program that it starts, such as 'npx', as command"
+    if _is_of_windows(command):
+        return "it belongs to Windows: write the program as workers call it, such as 'npx'"
     if rest and not {"/", "\\"} & set(program):  # paths may have spaces
         return "write only the program there, and the rest as a list in 'args'"
     if program.startswith("~"):

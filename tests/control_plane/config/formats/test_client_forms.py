@@ -209,6 +209,8 @@ def test_each_client_spells_variables_its_own_way(
     [
         ("librechat.yaml", "mcpServers", "{{LIBRECHAT_USER_ID}}", "CLIENT_VARIABLE",
          "uses '{{LIBRECHAT_USER_ID}}'"),
+        ("servers.json", "mcpServers", "${cmd: op read x}", "CLIENT_VARIABLE",
+         "uses '${cmd: op read x}'"),
         ("crush.json", "mcp", "$(op read x)", "CLIENT_VARIABLE", "uses '$(…)'"),
         ("opencode.json", "mcp", "{file:~/.key}", "CLIENT_VARIABLE", '{"file": PATH}'),
         ("mcp_config.json", "mcpServers", "${file:/a}", "CLIENT_VARIABLE", '{"file": PATH}'),

@@ -89,6 +89,34 @@ def test_a_login_of_a_client_is_taken_over(oauth: dict[str, Any], auth: dict[str
     assert auth_of(found) == Auth("authorization_code", "tenant", **auth)
 
 
+@pytest.mark.parametrize(
+    ("keys", "auth"),
+    [
+        (  # Codex
+            {
+                "scopes": ["read"],
+                "oauth_resource": "https://a.example",
+                "oauth": {"client_id": "me"},
+            },
+            {
+                "values": literal(client_id="me"),
+                "scopes": ("read",),
+                "resource": "https://a.example",
+            },
+        ),
+        ({"oauthScopes": ["read"]}, {"scopes": ("read",)}),  # Kiro
+        ({"oauth": {"oauthScopes": ["read"]}}, {"scopes": ("read",)}),
+        ({"auth": {"oauth": True}}, {}),  # fast-agent
+    ],
+)
+def test_a_part_of_a_login_may_stand_beside_the_url(
+    keys: dict[str, Any], auth: dict[str, Any]
+) -> None:
+    found = parsed(**keys)
+    assert found.issues == ()
+    assert auth_of(found) == Auth("authorization_code", "tenant", **auth)
+
+
 def test_cursor_has_another_name_for_it() -> None:
     found = parsed(auth={"CLIENT_ID": "me", "scopes": ["read"]})
     assert found.issues == ()

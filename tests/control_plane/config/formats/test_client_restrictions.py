@@ -59,6 +59,10 @@ def exposed(parsed: ParsedConfig, server_id: str = "s") -> set[str]:
         ({"toolFilter": {"mode": "block", "list": ["write"]}}, {"read", "read_all", "delete_all"}),
         ({"options": {"toolFilter": {"mode": "allow", "list": ["read"]}}}, {"read"}),
         ({"toolFilter": {"allow": ["read", "write"], "deny": ["write"]}}, {"read"}),
+        ({"tool_filters": {"allowed": ["re*"], "rejected": None}}, {"read", "read_all"}),
+        ({"tool_filters": {"rejected": ["write"]}}, {"read", "read_all", "delete_all"}),
+        ({"anythingllm": {"autoStart": False, "suppressedTools": ["write"]}},
+         {"read", "read_all", "delete_all"}),
         ({"tool_configuration": {"enabled": True, "allowed_tools": ["read"]}}, {"read"}),
         ({"disabled": True}, set()),
         ({"enabled": False}, set()),
@@ -121,6 +125,7 @@ def test_a_restriction_that_is_not_understood_refuses_its_server_by_name(
         {"autoApprove": ["read"], "alwaysAllow": [], "trust": False},
         {"requireApproval": "never"},
         {"oauth": {"scopes": ["read"]}},
+        {"custom_instructions": {"text": "", "disabled": True}},
         {"colour": "blue"},
     ],
 )

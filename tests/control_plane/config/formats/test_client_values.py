@@ -27,6 +27,10 @@ def reasons(parsed: ParsedConfig) -> list[str]:
         ({"command": "npx -y 'a b'"}, ("npx", "-y", "a b")),
         ({"command": ["npx", "-y", "a b"]}, ("npx", "-y", "a b")),
         ({"command": "npx", "args": "-y 'a b'"}, ("npx", "-y", "a b")),
+        ({"command": "npx -y", "args": ["a b"]}, ("npx", "-y", "a b")),
+        ({"command": "npx -y 'a b'", "args": []}, ("npx", "-y", "a b")),
+        ({"args": "'a b'", "command": ["npx", "-y"]}, ("npx", "-y", "a b")),
+        ({"command": "/Applications/My App/run", "args": []}, ("/Applications/My App/run",)),
         ({"command": "/Applications/My App/run"}, ("/Applications/My App/run",)),
         ({"command": "~/bin/run"}, ("${HOME}/bin/run",)),
     ],
@@ -148,6 +152,7 @@ def test_the_separator_of_paths_is_that_of_workers(text: str) -> None:
         {"transport": {"type": "http", **URL}},
         {"type": "streamableHttp", "baseUrl": "http://a/mcp", "command": ""},
         {"type": "streamableHttp", "baseUrl": "", "command": "", **URL},
+        {"type": "streamable", "url": " http://a/mcp\n"},
     ],
 )
 def test_a_url_is_found_where_clients_save_it(entry: dict[str, object]) -> None:

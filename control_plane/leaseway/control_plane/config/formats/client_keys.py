@@ -75,7 +75,7 @@ CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
 OPTIONS: Final = frozenset({"options", "requestoptions"})
 """Folded keys of the options of a request in JavaScript, whose times are milliseconds."""
 
-NESTED: Final = OPTIONS | {"toolconfiguration", "requestinit", "transport"}
+NESTED: Final = OPTIONS | {"toolconfiguration", "requestinit", "transport", "anythingllm"}
 """Folded keys of mappings whose members count as keys of the server."""
 
 _GRANT: Final = (
@@ -118,6 +118,7 @@ HARMLESS: Final[Mapping[str, str]] = {
             *("homepage", "repository", "license", "tags", "category", "gallery", "comment"),
             *("note", "notes", "fromgalleryid", "serverinstructions", "includeinstructions"),
             *("chatmenu", "displaynameoverride", "bundled", "source", "schema"),
+            "custominstructions",
         ),
         _SHOWN,
     ),

@@ -42,10 +42,16 @@ _NAMES: Final[Mapping[str, str]] = {
     "registrationendpoint": "registration_endpoint",
     "scope": "scopes",
     "scopes": "scopes",
+    "oauthscopes": "scopes",
+    "oauthresource": "resource",
+    "oauthclientid": CLIENT_ID,
     "redirecturi": "redirect_uri",
     "callbackport": "redirect_uri",
 }
 """Native keys by the folded spellings of clients."""
+LOGIN_PARTS: Final = frozenset({"scopes", "oauthscopes", "oauthresource", "oauthclientid"})
+"""Folded keys of a login that stand beside the URL of a server: Codex's and Kiro's."""
+_SWITCH: Final = "oauth"
 _UNKNOWN: Final = "it has no meaning here"
 _PATH: Final = "only its client knows the path of the redirect; write 'redirect_uri' in 'auth'"
 _PORT: Final = "redirect_port"
@@ -58,8 +64,17 @@ def is_login(member: TableEntry) -> bool:
         return False
     key = folded(member.name)
     return key == "oauth" or (
-        key == "auth" and any(folded(entry.name) in _NAMES for entry in member.members)
+        key == "auth" and any(folded(entry.name) in (*_NAMES, _SWITCH) for entry in member.members)
     )
+
+
+def with_parts(login: TableEntry | None, parts: Sequence[TableEntry]) -> TableEntry | None:
+    """Return a client's `oauth` with keys of it that stand beside it."""
+    if not parts:
+        return login
+    at = parts[0].at
+    own = login if login is not None else TableEntry(_SWITCH, at, Table(at, ()))
+    return replace(own, value=Table(own.value.at, (*own.members, *parts)))
 
 
 def login_of(member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> TableEntry | None:
@@ -73,8 +88,9 @@ def login_of(member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> 
     """
     found = _Login(member, where, form, warn)
     for entry in member.members:
-        if switch_of(entry.name) is not None:
-            if isinstance(entry.value, Leaf) and entry.value.value is not switch_of(entry.name):
+        on = True if folded(entry.name) == _SWITCH else switch_of(entry.name)
+        if on is not None:
+            if isinstance(entry.value, Leaf) and entry.value.value is not on:
                 return None
         elif not _is_absent(entry.value):
             found.add(entry)

@@ -26,11 +26,20 @@ from leaseway.control_plane.config.formats.client_keys import (
     may_restrict,
     restrictive_members,
 )
-from leaseway.control_plane.config.formats.client_oauth import is_login, login_of
+from leaseway.control_plane.config.formats.client_oauth import (
+    LOGIN_PARTS,
+    is_login,
+    login_of,
+    with_parts,
+)
 from leaseway.control_plane.config.formats.client_values import (
+    arguments_of,
     below_home,
+    is_empty,
+    number_of,
     pairs_of,
     split,
+    stripped,
     words_of,
 )
 from leaseway.control_plane.config.formats.client_variables import (
@@ -86,6 +95,8 @@ _NETWORK: Final = frozenset(RemotePart.transports)
 _OF_PROCESSES: Final = frozenset({"command", "args", "env", "env_file", "cwd", "inherit_env"})
 _OF_NETWORKS: Final = frozenset({"url", "headers", "sessionId"})
 _WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
+_SHAPES: Final = {"env": pairs_of, "headers": pairs_of, "cwd": below_home, "url": stripped}
+"""What people write under native keys, as native values."""
 _PREFERRED: Final = ("httpUrl", "type")
 """Of several spellings of one native key, these count."""
 _MILLISECONDS: Final = 1_000.0
@@ -117,6 +128,7 @@ class ClientServer:
         self._native: dict[str, TableEntry] = {}
         self._referred: dict[str, list[TableEntry]] = {"headers": [], "env": []}
         self._login: TableEntry | None = None
+        self._login_parts: list[TableEntry] = []
 
     def native(self) -> TableEntry | None:
         """Return the entry in native keys; None, with a warning, if nothing is to run for it.
@@ -168,7 +180,7 @@ class ClientServer:
         name = RENAMED.get(member.name, member.name)
         if name == "protocol" and folded(str(getattr(member.value, "value", ""))) in _TRANSPORTS:
             name = "transport"
-        if name in ("command", "url") and _is_empty(member.value) and self._has_another():
+        if name in ("command", "url") and is_empty(member.value) and self._has_another():
             return  # as some forms save what was not filled in
         try:
             if self._restrict(member, key):
@@ -178,10 +190,12 @@ class ClientServer:
             elif key in NESTED and isinstance(member.value, Table):
                 for nested in member.members:
                     self._translate(nested, of_options=key in OPTIONS)
-            elif self._refer(member, key, where) or _is_named(self._entry, member):
+            elif (
+                self._refer(member, key, where)
+                or self._sign_in(member, key)
+                or _is_named(self._entry, member)
+            ):
                 pass
-            elif is_login(member):
-                self._login = member
             elif name in SERVER_KEYS:
                 self._add(name, member, where)
             else:
@@ -209,11 +223,22 @@ class ClientServer:
             return key == "authtype" and (has_value or _auth_type_of(self._entry) == "none")
         return True
 
+    def _sign_in(self, member: TableEntry, key: str) -> bool:
+        """Keep a key that says how a person logs in; return whether it is one."""
+        names = {RENAMED.get(other.name, other.name) for other in self._entry.members}
+        if is_login(member):
+            self._login = member
+        elif key in LOGIN_PARTS and "url" in names:
+            self._login_parts.append(member)
+        else:
+            return False
+        return True
+
     def _has_another(self) -> bool:
         """Return whether the entry has a command or a URL beside an empty one."""
         return any(
             RENAMED.get(member.name, member.name) in ("command", "url")
-            and not _is_empty(member.value)
+            and not is_empty(member.value)
             for member in self._entry.members
         )
 
@@ -254,7 +279,7 @@ class ClientServer:
 
     def _add_timeout(self, member: TableEntry, where: Where, *, of_options: bool) -> None:
         name, unit = SECONDS[folded(member.name)]
-        number = _number(member.value)
+        number = number_of(member.value)
         if number is None:
             self._native.setdefault(name, TableEntry(name, member.at, member.value))
             return
@@ -324,7 +349,7 @@ class ClientServer:
             self._warn(member, where, text)
             return
         if name in self._native:
-            if name != "transport":
+            if name not in ("transport", "args"):  # the command has taken its arguments
                 self._warn(member, where, f"{quoted(name)} is set already by another spelling")
             return
         value = member.value
@@ -332,10 +357,8 @@ class ClientServer:
             value = below_home(self._command(value, where))
         elif name == "args":
             value = self._arguments(value, where)
-        elif name in ("env", "headers"):
-            value = pairs_of(value)
-        elif name == "cwd":
-            value = below_home(value)
+        elif name in _SHAPES:
+            value = _SHAPES[name](value)
         elif name == "transport":
             found = _transport(value)
             if found is None:
@@ -348,20 +371,20 @@ class ClientServer:
         self._native[name] = TableEntry(name, member.at, value)
 
     def _command(self, node: Tree, where: Where) -> Tree:
-        """Return a command's program; add the arguments of one that is written as a list."""
-        has_args = self._entry.member("args") is not None
-        if isinstance(node, Items) and node.items and not has_args:
+        """Return a command's program; add its arguments, before those beside it."""
+        given = arguments_of(self._entry.member("args"))
+        if isinstance(node, Items) and node.items and given is not None:
             program, *rest = node.items
-            self._add_arguments(rest, node.at, where)
+            self._add_arguments((*rest, *given), node.at, where)
             return program
         words = words_of(node)
-        if words is not None and len(words) > 1 and not has_args:
+        if words is not None and len(words) > 1 and given is not None:
             message = (
                 f"{quoted(where.key)} is a whole command line: its first word is taken as the"
                 " program, the others as its arguments. Write them in 'args'."
             )
             where.warning(node.at, IssueReason.BAD_VALUE, message)
-            self._add_arguments(words[1:], node.at, where)
+            self._add_arguments((*words[1:], *given), node.at, where)
             return words[0]
         if isinstance(node, Table):  # Zed's {path, args, env}
             parts = {entry.name: entry for entry in node.entries}
@@ -464,13 +487,14 @@ class ClientServer:
             if entry is None or (name in ("url", "command") and not is_named):
                 continue
             del self._native[name]
-            if not _is_empty(entry.value):
+            if not is_empty(entry.value):
                 why = _NOT_FOR_COMMANDS if is_process else _NOT_FOR_URLS
                 self._warn(entry, self._where.child(entry), why)
 
     def _add_login(self) -> None:
         """Have a person log in as the client does, unless the entry has a credential of its own."""
-        login, headers = self._login, self._native.get("headers")
+        login = with_parts(self._login, self._login_parts)
+        headers = self._native.get("headers")
         if login is None:
             return
         names = {folded(header.name) for header in headers.members} if headers is not None else ()
@@ -564,22 +588,3 @@ def _transport(node: Tree) -> Tree | None:
         return None
     native = _TRANSPORTS.get(key, node.value)
     return replace(node, value=native)
-
-
-def _number(node: Tree) -> float | None:
-    value = node.value if isinstance(node, Leaf) else None
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", value):
-        return float(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return None
-
-
-def _is_empty(node: Tree) -> bool:
-    match node:
-        case Leaf():
-            return node.value in (None, "")
-        case Items():
-            return not node.items
-        case Table():
-            return not node.entries

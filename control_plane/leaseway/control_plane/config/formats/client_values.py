@@ -38,6 +38,22 @@ def split(node: Leaf) -> tuple[Leaf, ...] | None:
     return tuple(Leaf(node.at, word, word) for word in words) or None
 
 
+def arguments_of(node: Tree | None) -> tuple[Tree, ...] | None:
+    """Return the arguments beside a command; None if they are neither a list nor one text."""
+    if node is None or (isinstance(node, Leaf) and node.value in (None, "")):
+        return ()
+    if isinstance(node, Items):
+        return node.items
+    return split(node) if isinstance(node, Leaf) and isinstance(node.value, str) else None
+
+
+def stripped(node: Tree) -> Tree:
+    """Return a text without the space around it, as it is copied with an address."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return node
+    return replace(node, value=node.value.strip())
+
+
 def pairs_of(node: Tree) -> Tree:
     """Return a list of `NAME=VALUE` or of `{name, value}` as a mapping; other values unchanged."""
     if not isinstance(node, Items):
@@ -65,3 +81,24 @@ def below_home(node: Tree) -> Tree:
     if not isinstance(node, Leaf) or not isinstance(node.value, str):
         return node
     return replace(node, value=_OF_HOME.sub("${HOME}", node.value, count=1))
+
+
+def number_of(node: Tree) -> float | None:
+    """Return a number, which may be written as a text; None for anything else."""
+    value = node.value if isinstance(node, Leaf) else None
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", value):
+        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
+
+
+def is_empty(node: Tree) -> bool:
+    """Return whether a value is one that clients save for what was not filled in."""
+    match node:
+        case Leaf():
+            return node.value in (None, "")
+        case Items():
+            return not node.items
+        case Table():
+            return not node.entries

@@ -39,10 +39,12 @@ _OF_CLIENTS: Final = frozenset(
         "workspacePath",
         "config",
         "command",
+        "cmd",
         "extensionInstallFolder",
     }
 )
-"""Variables that VS Code, Cursor and Gemini CLI fill in from a window or an extension."""
+"""Variables that VS Code, Cursor and Gemini CLI fill in from a window or an extension, and mcphub
+by a command."""
 
 
 def is_of_client(node: Tree) -> bool:

@@ -43,7 +43,7 @@ DENY: Final = frozenset(
         *("deniedtools", "denytools", "tooldenylist", "toolsdenylist", "tooldeny", "toolsdeny"),
         *("disallowedtools", "disallowtools", "forbiddentools", "hiddentools", "hidetools"),
         *("toolblacklist", "toolsblacklist", "blacklistedtools", "blacklisttools"),
-        *("removetools", "removedtools", "ignoredtools", "ignoretools"),
+        *("removetools", "removedtools", "ignoredtools", "ignoretools", "suppressedtools"),
     }
 )
 """Folded keys that name tools that may not be called."""
@@ -59,7 +59,10 @@ _ALLOW_PARTS: Final = frozenset(
     {"include", "included", "allow", "allowed", "enabled", "only", "toolnames", "names"}
 )
 _DENY_PARTS: Final = frozenset(
-    {"exclude", "excluded", "deny", "denied", "block", "blocked", "disabled", "disallowed"}
+    {
+        *("exclude", "excluded", "deny", "denied", "block", "blocked", "disabled", "disallowed"),
+        "rejected",
+    }
 )
 _ALLOW_MODES: Final = frozenset({"allow", "include", "whitelist", "allowlist"})
 _DENY_MODES: Final = frozenset({"block", "deny", "exclude", "blacklist", "blocklist", "denylist"})
