@@ -74,6 +74,13 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
     assert resolved.headers == {"Authorization": "source-value"}
 
 
+def test_a_header_has_no_line_break_at_its_end() -> None:
+    headers = {"A": Value("env", "TOKEN"), "B": Value("literal", "Bearer ${TOKEN}")}
+    resolved = resolve(spec(headers=headers), {"TOKEN": "hunter22\r\n"}, NO_VAULT)
+    assert resolved.headers == {"A": "hunter22", "B": "Bearer hunter22"}
+    assert resolved.without_secrets("it got hunter22!") == "it got [hidden]!"
+
+
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Return a function that logs a text and returns its line in the log file."""

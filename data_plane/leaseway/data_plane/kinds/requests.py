@@ -30,7 +30,7 @@ def of_requests(part: RequestPart, resolver: Resolver) -> ResolvedValues:
         url=resolver.text("url", part.url),
         headers=headers_of(part.headers, resolver),
         auth={
-            name: resolver.value(f"auth.{name}", value, name != CLIENT_ID)
+            name: resolver.credential(f"auth.{name}", value, name != CLIENT_ID)
             for name, value in part.auth.values.items()
             if name != ASSERTION
         },
@@ -50,7 +50,7 @@ def _assertion(value: Value | None, resolver: Resolver) -> Callable[[], str] | N
 def headers_of(headers: Mapping[str, Value], resolver: Resolver) -> dict[str, str]:
     """Return headers; every referenced one is a secret."""
     return {
-        name: resolver.value(
+        name: resolver.credential(
             f"headers.{name}", value, value.kind != "literal" or looks_secret(name)
         )
         for name, value in headers.items()

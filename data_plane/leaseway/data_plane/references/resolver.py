@@ -14,6 +14,7 @@ from leaseway.spec.references import UnresolvedReference, Value, expand, referen
 from leaseway.vault.key import VaultError
 from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
 
+_BREAKS: Final = "\r\n"
 _MAX_VARIABLES: Final = 1_000
 """Variables of a file."""
 
@@ -154,6 +155,18 @@ class Resolver:
         if secret or self._is_secret(value, text):
             self.secrets.add(text)
         return text
+
+    def credential(self, key: str, value: Value, secret: bool) -> str:
+        """Return a resolved value without line breaks at its end, as of a file.
+
+        Whatever puts a secret into a variable seldom removes them, and no header may have them.
+        """
+        text = self.value(key, value, secret)
+        bare = text.rstrip(_BREAKS)
+        if bare != text:  # secrets are hidden as they are sent
+            self.secrets.update(known.rstrip(_BREAKS) for known in tuple(self.secrets))
+            self.secrets.discard("")
+        return bare
 
     def _record(self, key: str, missing: MissingReference) -> None:
         self.missing.append((key, str(missing)))

@@ -29,7 +29,7 @@ def _credentials(part: HttpApiPart, resolver: Resolver) -> tuple[dict[str, str],
     query: dict[str, str] = {}
     cookies: list[str] = []
     for scheme, credential in part.security.items():
-        text = resolver.value(f"security.{scheme}", credential.value, True)
+        text = resolver.credential(f"security.{scheme}", credential.value, True)
         match credential.kind:
             case "bearer":
                 headers["Authorization"] = f"Bearer {text}"
