@@ -216,3 +216,18 @@ def test_import_writes_a_valid_native_file(run: Run, tmp_path: Path) -> None:
 
 def test_import_of_a_missing_file_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     assert run("import", str(tmp_path / "none.json")).exit_code == 2
+
+
+def test_import_of_a_document_that_is_too_large_for_a_file_says_what_to_do(
+    run: Run, tmp_path: Path
+) -> None:
+    source, out = tmp_path / "api.json", tmp_path / "mcp.yaml"
+    large = {"type": "string", "enum": [f"{number:02000}" for number in range(15)]}
+    shared = {"parameters": [{"name": "q", "in": "query", "schema": large}], "get": {}}
+    paths = {f"/{number}": {"$ref": "#/components/pathItems/all"} for number in range(160)}
+    document = {"openapi": "3.1.0", "paths": paths, "components": {"pathItems": {"all": shared}}}
+    source.write_text(json.dumps(document))
+    done = run("import", "openapi", str(source), "--out", str(out))
+    assert done.exit_code == 1
+    assert "larger than 4 MiB. Select some with --operation" in done.stderr
+    assert not out.exists()

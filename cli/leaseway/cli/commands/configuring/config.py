@@ -22,6 +22,7 @@ from leaseway.cli.options.config import (
 )
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import plain, print_json, print_table, say
+from leaseway.wire.bounds import MAX_CONFIG, MIB
 from leaseway.wire.names import ALL_TENANTS, is_valid_name
 
 _OPENAPI_WORDS = 2
@@ -181,6 +182,12 @@ def _import_openapi(
             " some with --operation, --tag or --path."
         )
     text = native_server(imported, name or server_id(imported.title), source)
+    if len(text.encode()) > MAX_CONFIG:
+        raise CliFailure(
+            f"{source} yields {len(imported.tools)} tools, for which a configuration file would be"
+            f" larger than {MAX_CONFIG // MIB} MiB. Select some with --operation, --tag or --path,"
+            " or name the document under 'openapi' of a server."
+        )
     if out is None:
         say(text, nl=False)
     else:

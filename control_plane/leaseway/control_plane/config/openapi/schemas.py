@@ -104,16 +104,27 @@ class SchemaReader:
             known = self._referred[reference, files] = self._convert(schema, files)
         return dict(known)
 
-    def cut(self, converted: Mapping[str, Any], limit: int) -> dict[str, Any]:
-        """Return a converted schema whose deeper parts accept anything, within a size limit."""
-        return self._convert(converted, False, limit)
+    def cut(
+        self, converted: Mapping[str, Any], limit: int, levels: int | None = None
+    ) -> dict[str, Any]:
+        """Return a converted schema whose deeper parts accept anything.
 
-    def _convert(self, schema: Any, files: bool, limit: int = MAX_SCHEMA) -> dict[str, Any]:
+        Args:
+            converted: The schema.
+            limit: Characters of its JSON.
+            levels: How many objects and lists may stand inside one another; None for any.
+        """
+        return self._convert(converted, False, limit, levels)
+
+    def _convert(
+        self, schema: Any, files: bool, limit: int = MAX_SCHEMA, levels: int | None = None
+    ) -> dict[str, Any]:
         for depth in _DEPTHS if self._nodes > 0 else _SHALLOW:
             conversion = _Conversion(self._references, self._objects, files, limit // _LEAST_NODE)
             converted = conversion.schema(schema, depth, ())
             self._nodes -= conversion.count
-            if conversion.is_complete and len(json.dumps(converted)) <= limit:
+            is_short = conversion.is_complete and len(json.dumps(converted)) <= limit
+            if is_short and (levels is None or has_levels(converted, levels)):
                 return converted
         return {}
 
@@ -328,6 +339,14 @@ class _Conversion:
             else:
                 kept[used] = self.schema(part, depth, above)
         return kept
+
+
+def has_levels(value: object, most: int) -> bool:
+    """Return whether at most so many objects and lists stand inside one another."""
+    if not isinstance(value, Mapping | list):
+        return True
+    parts = value.values() if isinstance(value, Mapping) else value
+    return most > 0 and all(has_levels(part, most - 1) for part in parts)
 
 
 def _is_looser(schema: Mapping[str, Any], converted: Mapping[str, Any]) -> bool:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.names import leave_room
+from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.operations import Imported
+from leaseway.control_plane.config.openapi.references import References
+from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMA, SchemaReader, has_levels
+from leaseway.control_plane.config.tree.yaml_tree import MAX_DEPTH
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.kinds.http_api import HttpApiPart
-from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
+from leaseway.spec.kinds.http_tools import (
+    HttpParameter,
+    HttpTool,
+    SetNames,
+    without_parameters,
+)
 
-_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+_NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_LEVELS: Final = MAX_DEPTH - len(
+    ("file", "servers", "server", "http_tools", "tool", "parameters", "parameter")
+)
+"""Mappings and lists of a schema that may stand inside one another in a file."""
 
 
 def server_id(title: str) -> str:
@@ -27,13 +40,16 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     security = _security(imported, name)
     if security:
         entry["security"] = security
+    names = _set_names(security)
+    tools = [without_parameters(tool, names) for tool in imported.tools]
     # Names have room for the prefix that most files give their servers.
-    entry["http_tools"] = [_tool(tool) for tool in leave_room(imported.tools, len(f"{name}_"))]
-    lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
-    lines += [f"# No tool: {skip.operation}: {skip.reason}." for skip in imported.skipped]
-    lines += [f"# {ascii(note)[1:-1]}" for note in imported.notes]
+    entry["http_tools"] = [_tool(tool) for tool in leave_room(tools, len(f"{name}_"))]
+    lines = [f"{len(tools)} operations of {source}."]
+    lines += [f"No tool: {skip.operation}: {skip.reason}." for skip in imported.skipped]
+    lines += imported.notes
     content = {"version": 1, "servers": {name: entry}}
-    return "\n".join(lines) + "\n" + yaml_text(content)
+    comments = "".join(f"# {ascii(line)[1:-1]}\n" for line in lines)
+    return comments + yaml_text(content)
 
 
 def _security(imported: Imported, server: str) -> dict[str, Any]:
@@ -50,6 +66,16 @@ def _security(imported: Imported, server: str) -> dict[str, Any]:
             credential["name"] = scheme.name
         written[name] = credential | {"value": {"secret": secret[:128]}}
     return written
+
+
+def _set_names(security: dict[str, Any]) -> SetNames:
+    """Return what credentials set, which no tool may have as a parameter."""
+    named: dict[str, set[str]] = {"header": set(), "query": set(), "cookie": set()}
+    for credential in security.values():
+        if credential["type"] in named:
+            named[credential["type"]].add(credential["name"])
+    headers = {name.lower() for name in named["header"]}
+    return SetNames(headers=headers, query=named["query"], cookies=named["cookie"])
 
 
 def _tool(tool: HttpTool) -> dict[str, Any]:
@@ -87,4 +113,9 @@ def _parameter(parameter: HttpParameter) -> dict[str, Any]:
         written["whole_body"] = True
     schema = dict(parameter.parsed)
     # `required` is a key of the parameter itself, so an object's list of names needs `schema`.
-    return written | ({"schema": schema} if "required" in schema else schema)
+    is_inside = "required" in schema
+    if not has_levels(schema, _LEVELS - is_inside):
+        references = References({})
+        reader = SchemaReader(references, Objects(references))
+        schema = reader.cut(schema, MAX_SCHEMA, _LEVELS - is_inside)
+    return written | ({"schema": schema} if is_inside else schema)
