@@ -483,6 +483,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
         ("a: [", "is not valid YAML"),
         ("a: &x [*x, *x]", "has no version"),
         ("[" * 200, "nest deeper"),
+        ("\n<!DOCTYPE html>", "is a web page or XML, no OpenAPI document"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, words: str) -> None:

@@ -233,6 +233,16 @@ def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None
     assert "'k' (the header 'Authorization: Bearer …')" in issue.message
 
 
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [("z*", "no operation fits the patterns"), ("trace/*", "no chosen operation can become one")],
+)
+def test_a_choice_without_tools_says_why(tmp_path: Path, pattern: str, why: str) -> None:
+    entry = f"openapi: {{ source: api.json, include: {{ operations: ['{pattern}'] }} }}"
+    parsed = load(_with_document(tmp_path, entry))
+    assert f"'servers.s.openapi' yields no tool: {why}." in [each.message for each in parsed.issues]
+
+
 UPLOADS = "https://uploads.example.com"
 
 

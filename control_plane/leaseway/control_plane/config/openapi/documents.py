@@ -393,6 +393,11 @@ def parse(text: str, source: str) -> Any:
             raise DocumentUnavailable(
                 f"The OpenAPI document {source} is not valid JSON: {error}."
             ) from None
+    if text.lstrip()[:1] == "<":
+        raise DocumentUnavailable(
+            f"{source} is a web page or XML, no OpenAPI document. Write the address of the document"
+            " itself, which is JSON or YAML; a page that shows one often links to it."
+        )
     try:
         return load_plain(text)
     except BadText as error:

@@ -104,7 +104,11 @@ def _load(source: str, selection: OperationSelection, node: Tree, where: Where) 
     imported = document.imported
     _warn_of_skipped(imported, node, where)
     if not imported.tools:
-        raise BadValue(f"{quoted(where.key)} yields no tool: no chosen operation can become one.")
+        why = "no chosen operation can become one"
+        if not imported.skipped:
+            is_chosen = selection == OperationSelection()
+            why = "the document has no operation" if is_chosen else "no operation fits the patterns"
+        raise BadValue(f"{quoted(where.key)} yields no tool: {why}.")
     if len(imported.tools) > MAX_TOOLS:
         raise BadValue(
             f"{quoted(where.key)} yields more than {MAX_TOOLS} tools, which is the limit. Choose"
