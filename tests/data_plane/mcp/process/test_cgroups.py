@@ -36,6 +36,9 @@ FILES = {
 class Kernel:
     """Imitates version 2 in a folder: enabled controllers and member processes.
 
+    A cgroup with processes may enable any controller but that of memory. Its children then are
+    invalid: they can have neither processes nor controllers.
+
     Args:
         root: The worker's cgroup.
         controllers: Those that its children may have.
@@ -52,6 +55,14 @@ class Kernel:
         (folder / "cgroup.controllers").write_text(controllers)
         (folder / "cgroup.subtree_control").write_text("")
         (folder / "cgroup.procs").write_text("")
+        (folder / "cgroup.events").write_text("populated 0")
+
+    def _is_invalid(self, folder: Path) -> bool:
+        above = folder.parent
+        return above != self.root.parent and (
+            self._is_invalid(above)
+            or bool(entry(above, "cgroup.procs") and entry(above, "cgroup.subtree_control"))
+        )
 
     def _enable(self, folder: Path, controller: str) -> None:
         listed = (folder / "cgroup.controllers").read_text().split()
@@ -85,10 +96,12 @@ class Kernel:
         """Write to a file with the kernel's checks."""
         if not file.exists():
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        if file.name.startswith("cgroup.") and self._is_invalid(file.parent):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
         if file.name == "cgroup.subtree_control":
-            if (file.parent / "cgroup.procs").read_text().strip():
-                raise OSError(errno.EBUSY, "Device or resource busy")
             name = text.removeprefix("+")
+            if name == "memory" and (file.parent / "cgroup.procs").read_text().strip():
+                raise OSError(errno.EBUSY, "Device or resource busy")
             if name not in (file.parent / "cgroup.controllers").read_text().split():
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory")
             for child in file.parent.iterdir():
@@ -157,14 +170,19 @@ def test_only_controllers_of_configured_limits_are_enabled(
     assert group.folders.keys() == {"pids"}
 
 
-def test_a_worker_alone_in_its_cgroup_moves_to_a_leaf(kernel: Kernel, cgroups: Cgroups) -> None:
+@pytest.mark.parametrize("limits", [EVERYTHING, Limits(processes=4), Limits(cpu_cores=1.0)])
+def test_a_worker_alone_in_its_cgroup_moves_to_a_leaf(
+    kernel: Kernel, cgroups: Cgroups, limits: Limits
+) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        kernel.enter(os.getpid(), child.pid)
-        group = cgroups.create(EVERYTHING)
+        container_init = 1
+        kernel.enter(container_init, os.getpid(), child.pid)
+        group = cgroups.create(limits)
         child.communicate(b"\n")
-    leaf = group.folders["memory"].parent / "worker"
+    (folder,) = set(group.folders.values())
+    leaf = folder.parent / "worker"
     assert group.missing == {}
-    assert entry(leaf, "cgroup.procs").split() == [str(os.getpid()), str(child.pid)]
+    assert entry(leaf, "cgroup.procs").split() == ["1", str(os.getpid()), str(child.pid)]
     assert entry(kernel.root, "cgroup.procs") == ""
 
 

@@ -94,6 +94,7 @@ CONTROLLERS: Final[Mapping[str, str]] = {"memory": "memory", "cpu": "cpu", "proc
 OWN: Final = "leaseway-"
 _LEAF: Final = "worker"
 _PERIOD: Final = 100_000
+_ROUNDS: Final = 5
 _LOCK_DELAY: Final = 10.0
 """Seconds after its creation in which a cgroup without a lock may still get one."""
 
@@ -177,24 +178,27 @@ class Cgroups:
         control = parent / "cgroup.subtree_control"
         if controller in control.read_text().split():
             return
-        try:
-            _write(control, f"+{controller}")
-        except OSError as error:
-            # A cgroup that contains processes can't have children with controllers.
-            if error.errno != errno.EBUSY or not self._move_to_leaf(parent, worker_folder):
-                raise
-            _write(control, f"+{controller}")
+        # Except for the root, a cgroup that contains processes can't have children with any. The
+        # kernel refuses only the controller of memory then: with others, the children are invalid.
+        is_root = not (parent / "cgroup.events").exists()
+        if not is_root and not self._vacate(parent, worker_folder):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        _write(control, f"+{controller}")
 
-    def _move_to_leaf(self, parent: Path, worker_folder: Path) -> bool:
+    def _vacate(self, parent: Path, worker_folder: Path) -> bool:
         """Move this worker and its children into a leaf; False if other processes are there."""
-        processes = _processes(parent)
-        if not all(_is_ours(pid) for pid in processes):
-            return False
         leaf = worker_folder / _LEAF
-        leaf.mkdir(exist_ok=True)
-        for pid in processes:
-            _write(leaf / "cgroup.procs", str(pid))
-        return True
+        for _ in range(_ROUNDS):  # children may fork meanwhile
+            processes = _processes(parent)
+            if not processes:
+                return True
+            if not all(_is_ours(pid) for pid in processes):
+                return False
+            leaf.mkdir(exist_ok=True)
+            for pid in processes:
+                with contextlib.suppress(ProcessLookupError):  # it has exited
+                    _write(leaf / "cgroup.procs", str(pid))
+        return not _processes(parent)
 
 
 @dataclass
@@ -322,7 +326,9 @@ def _processes(folder: Path) -> list[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether a process is this one or descends from it."""
+    """Return whether a process is this one, descends from it, or is the init of its container."""
+    if pid == 1:  # only a container's init shares a cgroup with a worker
+        return True
     while pid > 1 and pid != os.getpid():
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
