@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import aiohttp
 
+from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
@@ -16,6 +19,9 @@ from leaseway.wire import bounds
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a
 request could be sent while the server closes the connection."""
+
+_MAX_LOOKUPS: Final = 64
+"""Names that are looked up at the same time."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,30 @@ def http_client(connector: aiohttp.BaseConnector | None = None) -> aiohttp.Clien
     It keeps no cookies: they would leak from one server's instance to another's. Each instance
     keeps its own (see `outgoing`).
     """
+    if connector is None:
+        lookups: Any = _Lookups()
+        resolver = aiohttp.ThreadedResolver(lookups)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=resolver)
     return aiohttp.ClientSession(
-        connector=connector or aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": "leaseway"},
         max_field_size=bounds.MAX_RESPONSE_HEADER,
     )
+
+
+class _Lookups:
+    """Looks names up in threads of its own; what aiohttp's resolver needs of an event loop.
+
+    A loop has few threads for that, uvloop two: some names whose name servers do not answer would
+    hold up the connections to all other servers.
+    """
+
+    def __init__(self) -> None:
+        self._threads = DiskThreads(_MAX_LOOKUPS)
+
+    async def getaddrinfo(self, host: str, port: int, **wanted: Any) -> Any:
+        return await self._threads.run(partial(socket.getaddrinfo, host, port, **wanted))
+
+    async def getnameinfo(self, address: Any, flags: int) -> Any:
+        return await self._threads.run(socket.getnameinfo, address, flags)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import importlib
 import json
 import os
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from http.cookies import SimpleCookie
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +26,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench
 from tests.forward_proxy import ForwardProxy
 from yarl import URL
 
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.outgoing import Cookies
 from leaseway.spec.references import Value
@@ -280,3 +287,37 @@ async def test_cookies_stay_at_their_origin_and_are_bounded() -> None:
     headers = {}
     jar.add_to(headers, URL("https://a.example/mcp"))
     assert headers == {}
+
+
+async def test_names_whose_name_servers_do_not_answer_hold_up_no_other_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed, look_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *where: Any, **wanted: Any) -> Any:
+        if host.startswith("silent"):
+            proceed.wait(BOUND)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up("127.0.0.1", *where, **wanted)
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text="here")
+
+    async def fails(http: aiohttp.ClientSession, host: str) -> None:
+        with contextlib.suppress(aiohttp.ClientError):
+            await http.get(f"http://{host}/")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server, http_client() as http, asyncio.TaskGroup() as group:
+        for number in range(4):
+            group.create_task(fails(http, f"silent-{number}.example"))
+        await asyncio.sleep(0)  # they ask first
+        try:
+            async with asyncio.timeout(BOUND / 2):
+                response = await http.get(f"http://other.example:{server.port}/")
+            assert await response.text() == "here"
+        finally:
+            proceed.set()
