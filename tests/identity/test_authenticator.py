@@ -264,6 +264,18 @@ async def test_keys_that_cannot_be_read_again_are_trusted_for_a_day(
     assert "cannot be read" in await refused(auth, lasting, Reason.AUTHORIZATION_FAILED)
 
 
+async def test_other_settings_of_an_issuer_keep_the_keys_that_cannot_be_read_again(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path
+) -> None:
+    auth, key = issued
+    await auth.principal(f"Bearer {token(key)}")
+    (tmp_path / "jwks.json").unlink()
+    another = IDENTITY.replace("login.", "other.").replace("jwks.json", "other.json")
+    (tmp_path / "identity.toml").write_text(IDENTITY + another)
+    await auth.refresh()
+    assert (await auth.principal(f"Bearer {token(key)}")).tenant == "acme"
+
+
 @pytest.mark.parametrize("content", [None, "no JSON", '{"keys": []}'])
 async def test_a_token_whose_key_cannot_be_read_is_neither_accepted_nor_called_invalid(
     issued: tuple[Authenticator, ECKey],

@@ -414,7 +414,7 @@ class Authenticator:
         for issuer in settings.issuers:
             known = self._issuers.get(issuer_key(issuer.issuer))
             if known is None or known.issuer != issuer:
-                known = IssuerKeys(issuer, self._clock)
+                known = IssuerKeys(issuer, self._clock, known)
             issuers[issuer_key(issuer.issuer)] = known
         introspector = self._introspector
         if settings.introspection is None:

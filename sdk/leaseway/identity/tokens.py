@@ -310,9 +310,12 @@ class IssuerKeys:
     Args:
         issuer: The issuer.
         clock: Returns monotonic seconds.
+        before: The keys by earlier settings of the issuer; those of the same place are taken over.
     """
 
-    def __init__(self, issuer: Issuer, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, issuer: Issuer, clock: Callable[[], float], before: IssuerKeys | None = None
+    ) -> None:
         self.issuer = issuer
         self.problem = ""
         self._clock = clock
@@ -322,6 +325,8 @@ class IssuerKeys:
         self._file_stamp: FileStamp | None = None
         self._is_file = "://" not in issuer.jwks
         self._reading: asyncio.Task[None] | None = None
+        if before is not None and before.issuer.jwks == issuer.jwks:
+            vars(self).update(vars(before) | {"issuer": issuer, "_reading": None})
 
     async def keys_for(self, key_id: str | None) -> JwkSet:
         """Return the keys to verify a token with; read them if the key id is unknown.
