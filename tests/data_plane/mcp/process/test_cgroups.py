@@ -205,6 +205,22 @@ def test_a_failed_write_is_reported_and_retried_at_the_next_start(
     assert cgroups.create(Limits(memory_bytes=MIB)).missing == {}
 
 
+def test_a_cgroup_is_not_used_without_its_lock(
+    kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as without:
+        without.setattr(module, "_lock", refuse)
+        refused = cgroups.create(Limits(memory_bytes=MIB))
+    assert refused.missing["memory"].endswith("can't be written: Too many open files")
+    group = cgroups.create(Limits(memory_bytes=MIB))
+    assert group.missing == {}
+    with pytest.raises(BlockingIOError):
+        module._lock(group.folders["memory"].parent)
+
+
 def test_a_missing_controller_affects_only_its_limit(kernel: Kernel, cgroups: Cgroups) -> None:
     (kernel.root / "cgroup.controllers").write_text("memory pids")
     group = cgroups.create(EVERYTHING)

@@ -167,10 +167,10 @@ class Cgroups:
         if folder is None:
             _remove_abandoned(hierarchy.path)
             folder = hierarchy.path / self._name
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # a step below may have failed before
             self._on_created(folder)
-            self._folders[hierarchy.path] = folder
             self._locks.append(_lock(folder))
+            self._folders[hierarchy.path] = folder
         return folder
 
     def _enable(self, parent: Path, controller: str, worker_folder: Path) -> None:
