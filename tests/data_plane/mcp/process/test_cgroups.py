@@ -46,6 +46,7 @@ class Kernel:
 
     def __init__(self, root: Path, controllers: str = "memory cpu pids") -> None:
         self.root = root
+        self.membership = root.parent / "proc" / "cgroup"
         self.read_only = False
         self.plain_mkdir, self.plain_rmdir = os.mkdir, os.rmdir
         root.mkdir()
@@ -112,6 +113,9 @@ class Kernel:
             for other in self.root.rglob("cgroup.procs"):
                 left = [pid for pid in other.read_text().split() if pid != text]
                 other.write_text("".join(f"{pid}\n" for pid in left))
+            if text == str(os.getpid()):
+                place = file.parent.relative_to(self.root.parent)
+                self.membership.write_text(f"0::/{place}\n")
             text = f"{file.read_text()}{text}\n"
         file.write_text(text)
 
@@ -184,6 +188,13 @@ def test_a_worker_alone_in_its_cgroup_moves_to_a_leaf(
     assert group.missing == {}
     assert entry(leaf, "cgroup.procs").split() == ["1", str(os.getpid()), str(child.pid)]
     assert entry(kernel.root, "cgroup.procs") == ""
+
+
+def test_a_worker_moves_once(kernel: Kernel, cgroups: Cgroups) -> None:
+    kernel.enter(os.getpid())
+    one, other = (cgroups.create(EVERYTHING).folders["memory"] for _ in range(2))
+    assert one.parent == other.parent
+    assert entry(one.parent / "worker", "cgroup.procs").split() == [str(os.getpid())]
 
 
 def test_a_cgroup_with_other_processes_is_not_used(kernel: Kernel, cgroups: Cgroups) -> None:

@@ -114,6 +114,7 @@ class Cgroups:
         self._proc = proc
         self._name = OWN + secrets.token_hex(8)
         self._folders: dict[Path, Path] = {}
+        self._hierarchies: list[Hierarchy] = []
         self._locks: list[int] = []
         self._numbers = itertools.count(1)
 
@@ -128,12 +129,12 @@ class Cgroups:
         # start would leak its cgroup.
         group = Cgroup()
         number = str(next(self._numbers))
-        hierarchies = find_hierarchies(self._proc)
+        if not self._folders:  # later the worker may be in a leaf of its own folder
+            self._hierarchies = find_hierarchies(self._proc)
         for key, settings in _settings(limits).items():
             controller = CONTROLLERS[key]
             hierarchy = next(
-                (hierarchy for hierarchy in hierarchies if controller in hierarchy.controllers),
-                None,
+                (found for found in self._hierarchies if controller in found.controllers), None
             )
             if hierarchy is None:
                 group.missing[key] = f"the worker has no cgroup controller '{controller}'"
