@@ -50,6 +50,12 @@ def test_a_constructor_that_sets_attributes_of_other_objects_is_found() -> None:
     assert _late("def __init__(self, engine):\n    engine.label = 1") == ["engine.label = 1"]
 
 
+def test_a_part_that_an_object_gives_to_another_one_later_is_found() -> None:
+    code = "def __init__(self):\n    self._engine = Engine()\n    self._name = str(1)\n"
+    given = "def drive(self, car):\n    car.name = self._name\n    car.engine = self._engine"
+    assert _late(code + given) == ["car.engine = self._engine"]
+
+
 @pytest.mark.parametrize(
     "statement",
     ["car.count = 1", "self.engine = Engine()", "car.count += 1", "car.label = engine.label"],

@@ -7,7 +7,8 @@ an assignment to an attribute of an object other than `self` or `cls`,
 - in a constructor,
 - or of a callback: an attribute named `on_...`, or a value that is a lambda, a `partial`, or the
   name of a function or method of the product,
-- or of a part: an object of a class of the product that has an own constructor.
+- or of a part: an object of a class of the product that has an own constructor, which is new or
+  which `self` has made for itself.
 
 State that changes while the product runs, such as the fields of a record, is not counted. Nor is a
 line that ends with `# wired late: REASON`, for objects of libraries that take it in no other way.
@@ -89,9 +90,16 @@ def lambdas(tree: ast.Module) -> Iterator[ast.Lambda]:
 
 def late_wiring(tree: ast.Module, names: Names) -> Iterator[ast.stmt]:
     """Yield the assignments of a module that wire an object after its construction."""
+    made = {
+        id(method): _made_parts(node, names)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+    }
     for function in ast.walk(tree):
         if not isinstance(function, _FUNCTIONS):
             continue
+        own_parts = made.get(id(function), frozenset())
         for node in _own_nodes(function):
             if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
                 continue
@@ -104,8 +112,22 @@ def late_wiring(tree: ast.Module, names: Names) -> Iterator[ast.stmt]:
                     or target.attr.startswith("on_")
                     or names.is_callback(value)
                     or names.is_part(value)
+                    or (isinstance(value, ast.Attribute) and ast.unparse(value) in own_parts)
                 ):
                     yield node
+
+
+def _made_parts(node: ast.ClassDef, names: Names) -> frozenset[str]:
+    """Return the attributes of `self` to which a class assigns nothing but new parts."""
+    assigned: dict[str, list[ast.expr]] = {}
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            single = isinstance(statement, ast.AnnAssign)
+            targets = [statement.target] if single else statement.targets
+            for target, value in _pairs(targets, statement.value):
+                if isinstance(target, ast.Attribute) and _is_own(target):
+                    assigned.setdefault(ast.unparse(target), []).append(value)
+    return frozenset(name for name, values in assigned.items() if all(map(names.is_part, values)))
 
 
 def by_position(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.Call]]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls.caller import CallRunner
+from leaseway.sdk.calls.media import MediaReader
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.manager import LeaseManager
@@ -66,6 +67,7 @@ class Runtime:
 
     Args:
         identity: The client's names and credential.
+        media: Reads the artifacts in results; holds the client weakly.
         local: The worker of this process, or None.
 
     Attributes:
@@ -74,7 +76,9 @@ class Runtime:
         users: The users for whom its sessions call.
     """
 
-    def __init__(self, identity: ClientIdentity, local: LocalWorker | None = None) -> None:
+    def __init__(
+        self, identity: ClientIdentity, media: MediaReader, local: LocalWorker | None = None
+    ) -> None:
         check_threads()
         mark_grpc_used()
         self.loop = asyncio.get_running_loop()
@@ -87,7 +91,13 @@ class Runtime:
         self.users = SessionUsers(identity.user, identity.subject_token)
         self.leases = LeaseManager(self.control, self.pool, self.own_session, self.users)
         self.caller = CallRunner(
-            identity, self.resolver, self.pool, self.leases, self.own_session, self.users
+            identity,
+            self.resolver,
+            self.pool,
+            self.leases,
+            own_session=self.own_session,
+            users=self.users,
+            media=media,
         )
         self._known_key: str | None = None
         self._next_look: asyncio.TimerHandle | None = None

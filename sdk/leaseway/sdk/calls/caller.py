@@ -52,6 +52,7 @@ class CallRunner:
         leases: The client's leases.
         own_session: The session of calls that are made outside a session.
         users: The users for whom sessions call.
+        media: Reads the artifacts in results.
 
     Attributes:
         own_lists: The tools, prompts and resources that only leases have.
@@ -63,10 +64,12 @@ class CallRunner:
         resolver: Resolver,
         pool: WorkerPool,
         leases: LeaseManager,
+        *,
         own_session: str,
         users: SessionUsers,
+        media: MediaReader,
     ) -> None:
-        self.media: MediaReader | None = None  # set by the client that reads artifacts
+        self._media = media
         self._own_session = own_session
         make_head = partial(_call_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_CACHED)(make_head)
@@ -313,7 +316,7 @@ class CallRunner:
             raise fault_from_status(result.status)
         if state.lease is not None:
             self._leases.record_call(state.lease, at)
-        return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
+        return ToolResult(payload, result.is_error, new_lease, self._media, state.session)
 
     def _special(self, state: CallState, target: Target, lease_id: str) -> tuple[bytes, bytes]:
         """Return the fields of a call that asks for more than most, and its arguments."""

@@ -484,8 +484,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         except RuntimeError:
             check_fork()
             raise RuntimeError(_NO_LOOP) from None
-        runtime = self._open_runtime = Runtime(self._identity, self._local)
-        runtime.caller.media = self._media
+        runtime = self._open_runtime = Runtime(self._identity, self._media, self._local)
         self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))
         self._finalizer.atexit = False
         return runtime, runtime.own_session
