@@ -184,7 +184,7 @@ class Exchange(ABC):
         try:
             return await reply
         except asyncio.CancelledError:
-            self._abandon(call_id, (events or CallEvents).cancel_reason)
+            self.abandon(call_id, (events or CallEvents).cancel_reason)
             if reply.done() and not reply.cancelled():
                 reply.exception()  # retrieved, so that the loop does not report it as unhandled
             raise
@@ -229,10 +229,6 @@ class Exchange(ABC):
             ticket=call.ticket,
         )
         return reply
-
-    def abandon(self, call_id: int, reason: str) -> None:
-        """Give up a call that has begun, with a reason for its server; nothing is set on it."""
-        self._abandon(call_id, reason)
 
     async def keep_alive(
         self, lease_ids: list[str], sessions: list[str]
@@ -311,12 +307,15 @@ class Exchange(ABC):
         call = self.pending[call_id]
         if self._is_silent_since(call_id):
             self.suspect = True
-        sent = self._abandon(call_id, "The caller's timeout passed.", timed_out=True)
+        sent = self.abandon(call_id, "The caller's timeout passed.", timed_out=True)
         if not call.reply.done():
             call.reply.set_exception(faults.deadline_passed(self._worker, call.what, sent))
 
-    def _abandon(self, call_id: int, reason: str, *, timed_out: bool = False) -> bool:
-        """Stop waiting for a call; return whether it may have been sent."""
+    def abandon(self, call_id: int, reason: str, *, timed_out: bool = False) -> bool:
+        """Give up a call, with a reason for its server; return whether it may have been sent.
+
+        Nothing is set on its reply.
+        """
         call = self.pending.pop(call_id, None)
         if call is None:
             return True
@@ -416,7 +415,7 @@ class Exchange(ABC):
         """Fail the calls that were not sent yet: their worker would reject them."""
         for call_id, call in list(self.pending.items()):
             if self._holds(call.ticket):
-                self._abandon(call_id, "Its worker is shutting down.")
+                self.abandon(call_id, "Its worker is shutting down.")
                 if not call.reply.done():
                     call.reply.set_exception(faults.worker_draining(self._worker))
 
