@@ -17,6 +17,14 @@ _UNITS: Final[Mapping[str, int]] = {
 }
 
 
+def size_text(size: int) -> str:
+    """Return a number of bytes in the largest unit, of powers of 1,024, that has it whole."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]} {unit}"
+    return f"{size} B"
+
+
 def parse_size(text: str) -> int | None:
     """Return a size in bytes, or None if the text is not a size."""
     match = _SIZE.fullmatch(text)

@@ -29,7 +29,7 @@ from leaseway.spec.keys import (
 from leaseway.spec.references import references
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
-from leaseway.wire.text.sizes import SIZE_PATTERN, parse_size
+from leaseway.wire.text.sizes import SIZE_PATTERN, parse_size, size_text
 
 MAX_TEXT: Final = 64 * KIB
 """Characters of one text; a process accepts no argument or variable over 128 KiB."""
@@ -112,10 +112,13 @@ def suggestion(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(sorted(known))}."
 
 
-def wrong_type(node: Tree, where: Where, wanted: str) -> BadValue:
-    """Return the error for a value of the wrong type; the message repeats numbers."""
-    is_number = isinstance(node, Leaf) and isinstance(node.value, int | float)
-    found = quoted(node.text) if is_number and isinstance(node, Leaf) else kind_of(node)
+def wrong_type(node: Tree, where: Where, wanted: str, *, is_safe: bool = False) -> BadValue:
+    """Return the error for a value of the wrong type or out of bounds.
+
+    The message repeats numbers, and texts that are safe, because they were read as numbers.
+    """
+    is_safe = is_safe or (isinstance(node, Leaf) and isinstance(node.value, int | float))
+    found = quoted(node.text) if is_safe and isinstance(node, Leaf) else kind_of(node)
     message = f"{quoted(where.key)} must be {wanted}, but it is {found}."
     return BadValue(message, IssueReason.WRONG_TYPE)
 
@@ -246,7 +249,7 @@ def duration(smallest: float, largest: float) -> Reader[float]:
             value = _seconds(_without_reference(node.value, where))
         if value is not None and smallest <= value <= largest:
             return float(value)
-        raise wrong_type(node, where, wanted)
+        raise wrong_type(node, where, wanted, is_safe=value is not None)
 
     return read
 
@@ -271,7 +274,7 @@ def size(smallest: int, largest: int) -> Reader[int]:
         if smallest <= value <= largest:
             return value
         raise BadValue(
-            f"{quoted(where.key)} must be from {smallest >> 20} MiB to {largest >> 20} MiB, but"
+            f"{quoted(where.key)} must be from {size_text(smallest)} to {size_text(largest)}, but"
             f" is {value} bytes."
         )
 
