@@ -24,7 +24,7 @@ from leaseway.wire.messages.enums import (
     server_state_from_proto,
     server_state_to_proto,
 )
-from leaseway.wire.messages.states import VOCABULARIES, ServerState
+from leaseway.wire.messages.states import VOCABULARIES, ServerState, instance_word
 from leaseway.wire.sharing.limits import BudgetScope, CallQuota
 from leaseway.wire.status import STARTED_FROM_WIRE
 
@@ -76,6 +76,22 @@ def test_each_word_that_the_console_shows_as_a_badge_has_a_tone(name: str) -> No
     tones = tones[tones.index("const TONES") :]
     tones = tones[: tones.index("};")]
     assert [word for word in VOCABULARIES[name] if f"{word}: " not in tones] == []
+
+
+@pytest.mark.parametrize(
+    ("state", "role", "word"),
+    [
+        ("ready", "leased", "leased"),
+        ("ready", "spare", "spare"),
+        ("ready", "shared", "ready"),
+        ("disconnected", "leased", "disconnected"),
+        ("starting", "shared", "starting"),
+    ],
+)
+def test_an_instance_is_counted_by_its_role_only_while_it_is_ready(
+    state: str, role: str, word: str
+) -> None:
+    assert instance_word(state, role) == word
 
 
 def test_the_operating_page_explains_each_state_of_a_server_in_order() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from leaseway.wire.messages.states import ServerState
+from leaseway.wire.messages.states import ServerState, instance_word
 
 if TYPE_CHECKING:
     from leaseway.sdk import InstanceInfo, ServerInfo
@@ -30,7 +30,9 @@ HEADERS: Final = (
 def summary(server: ServerInfo, now: datetime) -> str:
     """Return a server's number of instances by role or state, and its next starts."""
     counts = Counter(
-        _role_or_state(instance) for instance in server.instances if instance.state != "backoff"
+        instance_word(instance.state, instance.role)
+        for instance in server.instances
+        if instance.state != "backoff"
     )
     words = [f"{count} {word}" for word, count in counts.items()]
     words += [
@@ -42,11 +44,6 @@ def summary(server: ServerInfo, now: datetime) -> str:
     if server.failures:
         words.append(f"{_down(server)} ({_failures(server.failures)}, {_next_try(server, now)})")
     return ", ".join(words)
-
-
-def _role_or_state(instance: InstanceInfo) -> str:
-    has_role = instance.state == "ready" and instance.role in ("leased", "spare")
-    return instance.role if has_role else instance.state
 
 
 def _down(server: ServerInfo) -> str:

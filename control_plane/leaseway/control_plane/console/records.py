@@ -26,7 +26,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.messages.enums import server_state_from_proto
 from leaseway.wire.messages.events import KINDS, EventRecord, event_to_proto
-from leaseway.wire.messages.states import WORKER_STATES, ServerState
+from leaseway.wire.messages.states import WORKER_STATES, ServerState, instance_word
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import user_agent
 
@@ -170,10 +170,7 @@ def server_row(status: catalog_pb2.ServerStatus) -> Json:
 
 
 def _instances_text(instances: Iterable[ReportedInstance]) -> str:
-    counts = Counter(
-        instance.role or instance.state if instance.is_live else instance.state
-        for instance in instances
-    )
+    counts = Counter(instance_word(instance.state, instance.role) for instance in instances)
     return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
 

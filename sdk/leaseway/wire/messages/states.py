@@ -71,6 +71,15 @@ InstanceRole = Literal["shared", "leased", "spare"]
 """Whose calls an instance runs: those of all sessions, those on one lease, or, as a `spare`, none
 before it is leased."""
 
+
+def instance_word(state: str, role: str) -> str:
+    """Return the word by which instances are counted for people.
+
+    That is what a ready one is for, if another one may be for something else, or else its state.
+    """
+    return role if state == "ready" and role in ("leased", "spare") else state
+
+
 CircuitState = Literal["closed", "open", "half_open"]
 """The state of a server's circuit breaker on one worker."""
 
