@@ -222,17 +222,31 @@ class Judged(NamedTuple):
 
 def judged_parts(request: AdmittedRequest) -> Judged:
     """Return what rules and permissions judge of a request."""
+    return _METHODS[request.method].judge(request)
+
+
+def _judge_prompt(request: AdmittedRequest) -> Judged:
     params = request.parsed
-    others: dict[str, Any] = {"request": request.meta}
-    if request.method == "prompts/get":
-        others |= _without(params, "name", "arguments")
-        return Judged(params.get("arguments") or {}, (request.name,), others=others)
-    if request.method != "completion/complete":
-        return Judged(params, readings(request.name), request.name, others)
+    others = {"request": request.meta, **_without(params, "name", "arguments")}
+    return Judged(params.get("arguments") or {}, (request.name,), others=others)
+
+
+def _judge_resource(request: AdmittedRequest) -> Judged:
+    uri = request.name
+    return Judged(request.parsed, readings(uri), uri, {"request": request.meta})
+
+
+def _judge_notice(request: AdmittedRequest) -> Judged:
+    return Judged(request.parsed, (), others={"request": request.meta})
+
+
+def _judge_completion(request: AdmittedRequest) -> Judged:
+    params = request.parsed
     argument = params["argument"]
     context = params.get("context") or {}
     known = context.get("arguments") or {}
     values = {**known, argument["name"]: argument["value"]}
+    others: dict[str, Any] = {"request": request.meta}
     others |= _without(params, "ref", "argument", "context")
     others |= {"argument": _without(argument, "value"), "ref": _without(params["ref"], "uri")}
     others |= {"context": _without(context, "arguments")}
@@ -263,16 +277,16 @@ def admit(
         Fault: INVALID_REQUEST: no such method. INVALID_ARGUMENTS: the params are not those of the
             method. TOOL_NOT_FOUND: callers may not use the prompt or resource, or there is none.
     """
-    read = _READERS.get(method)
-    if read is None:
+    known = _METHODS.get(method)
+    if known is None:
         raise Fault(
             Reason.INVALID_REQUEST,
-            f"There is no method {method[:64]} to call; use one of {', '.join(_READERS)}, or none "
+            f"There is no method {method[:64]} to call; use one of {', '.join(_METHODS)}, or none "
             "for a tool.",
         )
     parsed = parse_arguments(params or b"{}")
     meta = parsed.pop("_meta", None)
-    name = read(prompts_resources, server_id, parsed)
+    name = known.read(prompts_resources, server_id, parsed)
     meta = meta if isinstance(meta, dict) else None
     return AdmittedRequest(
         method=method, name=name, params=msgspec.json.encode(parsed), meta=meta, parsed=parsed
@@ -405,12 +419,24 @@ def _invalid(path: str, rule: str) -> Fault:
     )
 
 
-_READERS: Final[Mapping[str, Callable[[CompiledPromptsResources, str, Mapping[str, Any]], str]]] = {
-    "prompts/get": _read_prompt,
-    "resources/read": _read_resource,
-    "completion/complete": _read_completion,
-    SUBSCRIBE: _read_resource,
-    ROOTS_CHANGED: _read_nothing,
+class _Method(NamedTuple):
+    """What a worker does with the params of one method.
+
+    Attributes:
+        read: Checks them and returns the name of the prompt or the URI that they are about.
+        judge: Returns what rules and permissions judge of them.
+    """
+
+    read: Callable[[CompiledPromptsResources, str, Mapping[str, Any]], str]
+    judge: Callable[[AdmittedRequest], Judged]
+
+
+_METHODS: Final[Mapping[str, _Method]] = {
+    "prompts/get": _Method(_read_prompt, _judge_prompt),
+    "resources/read": _Method(_read_resource, _judge_resource),
+    "completion/complete": _Method(_read_completion, _judge_completion),
+    SUBSCRIBE: _Method(_read_resource, _judge_resource),
+    ROOTS_CHANGED: _Method(_read_nothing, _judge_notice),
 }
-METHODS: Final = frozenset(_READERS)
+METHODS: Final = frozenset(_METHODS)
 """The methods of calls other than `tools/call`."""
