@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from leaseway.spec.keys import setting
 from leaseway.spec.kinds.shared import HTTP_SCHEMES, SESSION_ID, URL, McpPart, RequestPart
+
+RemoteTransport = Literal["streamable_http", "sse", "websocket"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class RemotePart(RequestPart, McpPart):
         session_id: The MCP session to join; empty means a new one.
     """
 
-    transports: ClassVar[tuple[str, ...]] = ("streamable_http", "sse", "websocket")
+    transports: ClassVar[tuple[str, ...]] = get_args(RemoteTransport)
     synonyms: ClassVar[Mapping[str, str]] = {
         "http": "streamable_http",
         "https": "streamable_http",

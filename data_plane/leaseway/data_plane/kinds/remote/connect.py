@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, assert_never, cast
 
 from leaseway.data_plane.kinds.remote.http.connection import HttpConnection
 from leaseway.data_plane.kinds.remote.sse import SseTransport
@@ -12,13 +11,24 @@ from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 
+if TYPE_CHECKING:
+    from leaseway.spec.kinds.remote import RemoteTransport
+
 
 async def connect(host: Host, context: ServerContext) -> UnopenedConnection:
     """Return a connection that is not open yet."""
-    return await _CONNECTORS[context.spec.transport](host, context)
+    transport = cast("RemoteTransport", context.spec.transport)  # one of those of `RemotePart`
+    match transport:
+        case "streamable_http":
+            return _connect_http(host, context)
+        case "sse":
+            return _connect_sse(host, context)
+        case "websocket":
+            return _connect_websocket(host, context)
+    assert_never(transport)
 
 
-async def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
+def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved = context.resolved
     peer = HttpConnection(
         context.server,
@@ -33,21 +43,14 @@ async def _connect_http(host: Host, context: ServerContext) -> UnopenedConnectio
     return UnopenedConnection(peer)
 
 
-async def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
+def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
     return context.stream(SseTransport(server, resolved.url, http, headers, context.outgoing))
 
 
-async def _connect_websocket(host: Host, context: ServerContext) -> UnopenedConnection:
+def _connect_websocket(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
     transport = WebSocketTransport(server, resolved.url, http, headers, context.outgoing)
     return context.stream(PullAdapter(context.server, transport))
-
-
-_CONNECTORS: Final[Mapping[str, Callable[[Host, ServerContext], Awaitable[UnopenedConnection]]]] = {
-    "streamable_http": _connect_http,
-    "sse": _connect_sse,
-    "websocket": _connect_websocket,
-}
