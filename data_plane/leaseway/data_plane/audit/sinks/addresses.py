@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from typing import Final, Literal, assert_never, cast, get_args
 from urllib.parse import urlsplit
 
 from leaseway.data_plane.audit.sinks.port import Sink
 from leaseway.data_plane.audit.sinks.settings import SinkSettings
 
-SCHEMES: Final = ("s3", "nats", "tls")
+Scheme = Literal["s3", "nats", "tls"]
+SCHEMES: Final[tuple[Scheme, ...]] = get_args(Scheme)
 _NATS: Final = ("nats", "tls")
 _FORMS: Final = (
     "A sink is s3://BUCKET/FOLDER, or nats://HOST:PORT/STREAM/SUBJECT (tls:// with TLS)."
@@ -58,13 +59,17 @@ def open_sink(address: str, settings: SinkSettings | None = None) -> Sink:
     """
     parts = urlsplit(check_address(address))
     settings = settings or SinkSettings(os.environ)
-    if parts.scheme in _NATS:
-        from leaseway.data_plane.audit.sinks.nats import NatsSink
+    scheme = cast("Scheme", parts.scheme)  # checked above
+    match scheme:
+        case "nats" | "tls":
+            from leaseway.data_plane.audit.sinks.nats import NatsSink
 
-        found = _STREAM.fullmatch(parts.path)
-        assert found is not None
-        server = f"{parts.scheme}://{parts.netloc}"
-        return NatsSink(server, found["stream"], found["subject"], settings.of("NATS_"))
-    from leaseway.data_plane.audit.sinks.s3 import S3Sink
+            found = _STREAM.fullmatch(parts.path)
+            assert found is not None
+            server = f"{scheme}://{parts.netloc}"
+            return NatsSink(server, found["stream"], found["subject"], settings.of("NATS_"))
+        case "s3":
+            from leaseway.data_plane.audit.sinks.s3 import S3Sink
 
-    return S3Sink(parts.netloc, parts.path.strip("/"), settings.of("AWS_"))
+            return S3Sink(parts.netloc, parts.path.strip("/"), settings.of("AWS_"))
+    assert_never(scheme)
