@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.catalog.exposure import pluralize
@@ -213,18 +213,22 @@ class EventRecorder:
         now: Moment,
     ) -> None:
         severity: EventSeverity = "info"
-        if now_is is None:
-            action, words = "gone", "is lost; its leases may be placed on other workers"
-            if was is not None and was[1] == "draining":
-                action, words = "left", "has exited after draining"
-        elif now_is[1] == "lost":
-            action, words, severity = "disconnected", "has disconnected", "warning"
-        elif now_is[1] == "draining":
-            action, words = "draining", "rejects new work and will exit"
-        elif was is not None and was[0] == now_is[0]:
-            action, words = "back", "has reconnected"
-        else:
-            action, words = "joined", "has joined"
+        incarnation, state = now_is or ("", None)
+        match state:
+            case None:
+                action, words = "gone", "is lost; its leases may be placed on other workers"
+                if was is not None and was[1] == "draining":
+                    action, words = "left", "has exited after draining"
+            case "lost":
+                action, words, severity = "disconnected", "has disconnected", "warning"
+            case "draining":
+                action, words = "draining", "rejects new work and will exit"
+            case "connected":
+                action, words = "joined", "has joined"
+                if was is not None and was[0] == incarnation:
+                    action, words = "back", "has reconnected"
+            case _:
+                assert_never(state)
         message = f"Worker {worker_id} {words}."
         self.record(
             EventRecord(
