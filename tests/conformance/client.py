@@ -23,6 +23,7 @@ import aiohttp
 from tests.conftest import BOUND
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System
+from tests.vaults import QUICK_VAULTS
 
 from leaseway.sdk import AsyncClient, LeasewayError, LoginRequired
 
@@ -58,6 +59,7 @@ class Scenario:
         return {
             "LEASEWAY_VAULT": str(self.folder / "vault"),
             "LEASEWAY_VAULT_KEY": "the key of this scenario's vault",
+            **QUICK_VAULTS,
         }
 
     def auth(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from tests.conftest import BOUND
 from tests.stall_finder import watch_plane
+from tests.vaults import use_quick_vaults
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.e2e.preload"])
@@ -175,4 +176,5 @@ def _run(
     from leaseway.cli.main import main
 
     watch_plane(arguments[0] if arguments else "")
+    use_quick_vaults(environment)
     main()

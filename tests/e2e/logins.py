@@ -17,6 +17,7 @@ from tests.data_plane.oauth.authority import (
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System
+from tests.vaults import QUICK_VAULTS
 
 from leaseway.sdk import (
     AsyncClient,
@@ -37,7 +38,8 @@ def entry(resource: Guarded, auth: Mapping[str, object], **more: object) -> dict
 
 
 def vault_of(folder: Path) -> dict[str, str]:
-    return {"LEASEWAY_VAULT": str(folder / "vault"), "LEASEWAY_VAULT_KEY": KEY}
+    vault = {"LEASEWAY_VAULT": str(folder / "vault"), "LEASEWAY_VAULT_KEY": KEY}
+    return {**vault, **QUICK_VAULTS}
 
 
 async def log_in(

@@ -23,6 +23,7 @@ from tests.data_plane.oauth.authority import (
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.logins import KEY, entry, is_answered, log_in, open_link, vault_of
 from tests.e2e.system import System, eventually, python_server, running
+from tests.vaults import QUICK_SCRYPT
 
 from leaseway.sdk import (
     AsyncClient,
@@ -33,6 +34,7 @@ from leaseway.sdk import (
     UserRequired,
 )
 from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
+from leaseway.vault import file
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.secrets.secret_names import secret_forms
@@ -280,7 +282,10 @@ async def test_a_call_waits_for_the_login_that_its_caller_is_asked_for(tmp_path:
             assert [each_result["mode"] for each_result in asked] == ["url", "url"]
 
 
-async def test_no_token_and_no_client_secret_is_on_any_way_out(tmp_path: Path) -> None:
+async def test_no_token_and_no_client_secret_is_on_any_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "_SCRYPT", QUICK_SCRYPT)
     spans = tmp_path / "spans.jsonl"
     async with provider(lifetime=6) as authority, Resource() as resource:
         await resource.trust(authority)

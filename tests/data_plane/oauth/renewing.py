@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.vaults import QUICK_SCRYPT
+from tests.vaults import QUICK_VAULTS, use_quick_vaults
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.spec.auth import Auth
-from leaseway.vault import file
 from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 
@@ -30,6 +29,6 @@ def wanted_at(url: str) -> Wanted:
 
 if __name__ == "__main__":
     vault, key, url = sys.argv[1:]
-    file._SCRYPT = QUICK_SCRYPT  # type: ignore[misc]
+    use_quick_vaults(QUICK_VAULTS)
     store = LoginStore(VaultPlace(Path(vault), Path(key)))
     SealedTokens(store)(wanted_at(url), Attempt(Challenge(401)))
