@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema_rs import validator_for
 
 from leaseway.wire.listing.model_parts import with_accepted_parts
 from leaseway.wire.listing.model_schemas import with_accepted_names
+from leaseway.wire.listing.type_choices import as_choice
+from leaseway.wire.messages.json_schema import TYPES
 
 A = {"type": "string"}
+NULL = {"type": "null"}
+VALUES = st.sampled_from([None, True, False, 0, 1, 1.0, 2.5, "", "a", [], [0], {}, {"b": 1}])
 EMAIL = r"^(?!\.)[a-z.]+@[a-z]+$"
 
 
@@ -21,7 +28,8 @@ def of_property(schema: Any) -> dict[str, Any]:
     ("written", "accepted"),
     [
         ({"type": "array"}, {"type": "array", "items": {}}),
-        ({"type": ["array", "null"]}, {"type": ["array", "null"], "items": {}}),
+        ({"type": "array", "items": True}, {"type": "array", "items": {}}),
+        (of_property(True), of_property({})),
         (
             {"type": "array", "items": [A, {"type": "int"}], "additionalItems": A},
             {
@@ -36,7 +44,7 @@ def of_property(schema: Any) -> dict[str, Any]:
         ({"maximum": 9, "exclusiveMaximum": False}, {"maximum": 9}),
         ({"type": "any"}, {}),
         ({"type": "STRING"}, A),
-        ({"type": ["int", "NULL", "integer"]}, {"type": ["integer", "null"]}),
+        ({"type": ["int", "NULL", "integer"]}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         ({"type": ["string", "file"]}, {}),
         ({"type": None, "description": None, "enum": None, "default": None}, {"default": None}),
         ({**A, "required": True, "enum": []}, A),
@@ -72,3 +80,91 @@ def test_a_schema_of_any_depth_is_passed_on() -> None:
     for _ in range(300):
         deep = of_property(deep)
     assert with_accepted_parts(deep)["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        ({"type": ["array", "null"]}, {"anyOf": [{"type": "array", "items": {}}, NULL]}),
+        (
+            {"type": ["null", "array"], "items": A, "maxItems": 3, "description": "d"},
+            {"description": "d", "anyOf": [NULL, {"type": "array", "items": A, "maxItems": 3}]},
+        ),
+        (
+            {"type": ["string", "integer"], "format": "x", "minLength": 1, "minimum": 0},
+            {
+                "anyOf": [
+                    {**A, "format": "x", "minLength": 1},
+                    {"type": "integer", "format": "x", "minimum": 0},
+                ]
+            },
+        ),
+        (
+            {"type": ["string", "null"], "enum": ["x", None], "default": None},
+            {"default": None, "anyOf": [{**A, "enum": ["x"]}, NULL]},
+        ),
+        ({"type": ["string", "null"], "enum": ["x"]}, {**A, "enum": ["x"]}),
+        ({"type": ["boolean", "integer"], "const": True}, {"type": "boolean", "const": True}),
+        ({"type": ["boolean", "number"], "enum": [1, 2.5]}, {"type": "number", "enum": [1, 2.5]}),
+        ({"type": ["string"], "title": "t"}, {**A, "title": "t"}),
+        (
+            {"type": ["object", "null"], "properties": {"b": {"type": ["string", "null"]}}},
+            {
+                "anyOf": [
+                    {"type": "object", "properties": {"b": {"anyOf": [A, NULL]}}},
+                    NULL,
+                ]
+            },
+        ),
+        (
+            {"type": "array", "items": {"type": ["string", "null"]}},
+            {"type": "array", "items": {"anyOf": [A, NULL]}},
+        ),
+        *(
+            (same, same)
+            for same in (
+                {"type": ["string", "null"], "anyOf": [{"minLength": 1}, NULL]},
+                {"type": ["string", "null"], "const": 5},
+            )
+        ),
+    ],
+)
+def test_a_value_of_several_types_is_a_choice(listed: Any, chosen: Any) -> None:
+    assert with_accepted_parts(of_property(listed)) == of_property(chosen)
+
+
+def test_a_value_of_several_types_stays_if_a_reference_leads_into_it() -> None:
+    listed = {"type": ["array", "null"], "items": A}
+    schema = {
+        "type": "object",
+        "properties": {"a": listed, "b": {"$ref": "#/properties/a/items"}, "c": {"$ref": "#/x"}},
+    }
+    assert with_accepted_parts(schema)["properties"] == {
+        "a": listed,
+        "b": {"$ref": "#/properties/a/items"},
+        "c": {},
+    }
+
+
+def test_the_root_of_a_schema_keeps_its_types() -> None:
+    schema = {"type": ["object", "null"], "properties": {}}
+    assert with_accepted_parts(schema) is schema
+
+
+@given(
+    st.fixed_dictionaries(
+        {"type": st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True)},
+        optional={
+            "enum": st.lists(VALUES, min_size=1, max_size=4),
+            "const": VALUES,
+            "minimum": st.just(1),
+            "minLength": st.just(1),
+            "minItems": st.just(1),
+            "minProperties": st.just(1),
+        },
+    ),
+    VALUES,
+)
+def test_a_choice_allows_the_same_values(schema: dict[str, Any], value: Any) -> None:
+    chosen = as_choice(schema)
+    assert validator_for(chosen).is_valid(value) is validator_for(schema).is_valid(value)

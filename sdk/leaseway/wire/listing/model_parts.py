@@ -2,10 +2,10 @@
 
 Anthropic and OpenAI refuse all tools of a request for one part of one schema that JSON Schema
 2020-12 does not have: the forms of older drafts, types of programming languages, null for what is
-absent. So do OpenAI and LangChain for a reference that leads nowhere, and OpenAI for a list that
-says nothing of its items, and for a regular expression that looks around. Older forms are written
-in the new one here, and what cannot be is left out: the worker still checks calls against the
-server's own schema.
+absent. So do OpenAI and LangChain for a reference that leads nowhere, OpenAI for a list that says
+nothing of its items, and for a regular expression that looks around, and agent frameworks for a
+value of several types, or true in place of a schema. These forms are written in another one here,
+and what cannot be is left out: the worker still checks calls against the server's own schema.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.listing.schema_keywords import is_valid
+from leaseway.wire.listing.type_choices import as_choice
 from leaseway.wire.messages.json_schema import CONDITIONS, DATA, LISTS, MAPS, MEMBERS, TYPES
 from leaseway.wire.text.regular_expressions import has_lookaround
 
@@ -53,8 +54,12 @@ def with_accepted_parts(schema: dict[str, Any]) -> dict[str, Any]:
     parts = _Parts()
     accepted: dict[str, Any] = parts.accepted(schema)
     broken = {name for name in parts.references if not _leads(accepted, name)}
+    if any(_leads(schema, name) for name in broken):  # into a part of a value of several types
+        parts = _Parts(lists_types=True)
+        accepted = parts.accepted(schema)
+        broken = {name for name in parts.references if not _leads(accepted, name)}
     if broken:
-        accepted = _Parts(broken).accepted(accepted)
+        accepted = _Parts(broken, lists_types=True).accepted(accepted)
     if accepted is not schema and "2020-12" not in str(accepted.get("$schema", "2020-12")):
         del accepted["$schema"]  # it names the draft of what was written anew
     return accepted
@@ -70,14 +75,16 @@ class _Parts:
 
     Args:
         broken: References that are left out.
+        lists_types: Whether values of several types stay in that form.
 
     Attributes:
         references: Those of the parts.
     """
 
-    def __init__(self, broken: Container[str] = ()) -> None:
+    def __init__(self, broken: Container[str] = (), *, lists_types: bool = False) -> None:
         self.references: set[str] = set()
         self._broken = broken
+        self._lists_types = lists_types
 
     def accepted(self, schema: Any, depth: int = 0) -> Any:
         """Return an accepted part: the same object if it is accepted as it is."""
@@ -100,7 +107,8 @@ class _Parts:
         is_list = kind == "array" or (isinstance(kind, list) and "array" in kind)
         if is_list and "items" not in current:
             current = {**current, "items": {}}
-        return current
+        is_choice = isinstance(kind, list) and depth > 0  # clients look for a root's type
+        return as_choice(current) if is_choice and not self._lists_types else current
 
     def _value(self, keyword: str, value: Any, depth: int) -> Any:
         """Return the accepted value of a keyword: the same object if it is accepted as it is."""
@@ -108,6 +116,8 @@ class _Parts:
             return self._each(value, depth) if keyword != "dependencies" else value
         if keyword in _SINGLE and isinstance(value, dict):
             return self.accepted(value, depth + 1)
+        if keyword == "items" and value is True:
+            return {}
         if keyword in LISTS and isinstance(value, list) and value:
             parts = [self.accepted(item, depth + 1) for item in value]
             return value if all(map(_is_same, parts, value)) else parts
@@ -119,7 +129,7 @@ class _Parts:
     def _each(self, schemas: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return named schemas; what is none says nothing of its value."""
         parts = {
-            name: self.accepted(part, depth + 1) if isinstance(part, dict | bool) else {}
+            name: self.accepted(part, depth + 1) if isinstance(part, dict) or part is False else {}
             for name, part in schemas.items()
         }
         return schemas if all(map(_is_same, parts.values(), schemas.values())) else parts
