@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from leaseway.control_plane.config.openapi.operations import Imported, import_document
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.kinds.http_api.definitions import input_schema
 from leaseway.data_plane.kinds.http_api.requests import build_request
 from leaseway.spec.kinds.http_tools import HttpTool
 
@@ -42,6 +44,32 @@ def test_a_document_that_the_caller_writes_is_described() -> None:
         "contentMediaType": "application/xml",
         "examples": ["<x><a>1</a></x>"],
     }
+
+
+_PET: dict[str, Any] = {
+    "type": "object",
+    "description": "A pet.",
+    "properties": {"id": {"type": "integer", "xml": {"attribute": True}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "about"),
+    [
+        ({"$ref": "#/components/schemas/Pet"}, "A pet. The root element is Pet. Its"),
+        ({**_PET, "xml": {"name": "animal"}}, "A pet. The root element is animal. Its"),
+        ({"allOf": [{"$ref": "#/components/schemas/Pet"}, {"type": "object"}]}, "Its"),
+    ],
+)
+def test_a_document_in_xml_is_described_with_its_elements(schema: Any, about: str) -> None:
+    body = {"content": {"application/xml": {"schema": schema}}}
+    tool = only(
+        json.dumps({"/x": {"post": {"requestBody": body}}}), components={"schemas": {"Pet": _PET}}
+    )
+    (written,) = tool.parameters
+    assert written.parsed["description"].startswith(f"{about} content by JSON Schema: {{")
+    assert '"xml": {"attribute": true}' in written.parsed["description"]
+    assert ArgumentCheck(input_schema(tool)).accepts({"body": "<Pet id='1'/>"})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from leaseway.control_plane.config.openapi.media import (
     FORM,
     BodyType,
     choose_body,
+    essence,
     examples_of,
     has_names,
     part_type,
@@ -32,6 +33,7 @@ from leaseway.wire.listing.model_schemas import MAX_ARGUMENT_NAME, argument_name
 
 _MAX_MEMBERS: Final = 100
 _MAX_TEXT: Final = 1_024
+_MAX_NAME: Final = 128
 _MAX_DOCUMENT: Final = 4_096
 """Characters of what a description says of the content of a document, and of an example of it."""
 _IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
@@ -157,19 +159,24 @@ class Parameters:
                 self.parameters[number] = replace(parameter, schema=text)
 
     def _add_raw(self, chosen: BodyType, required: bool, description: str) -> None:
-        read = self._schemas.read(chosen.schema)
-        types = read.get("type", "string")
-        if chosen.body == "binary" or (types != "string" and "string" not in types):
-            kept = ("description", "title", "examples")
-            rules = {key: value for key, value in read.items() if key not in kept}
+        is_xml = essence(chosen.kind).endswith("xml")
+        read = self._schemas.read(chosen.schema, xml=is_xml)
+        description = read.get("description") or description
+        if chosen.body == "binary" or "string" not in types_of(read):
+            kept = ("title", "examples")
+            rules = {key: read[key] for key in read if key not in (*kept, "description")}
             read = {key: read[key] for key in kept if key in read}
+            root = self._schemas.root_of(chosen.schema) if is_xml and rules else ""
+            if root:
+                description = f"{description} The root element is {root[:_MAX_NAME]}.".strip()
             if chosen.body == "text":
                 description = _with_rules(description, rules)
+        read.pop("xml", None)
         read["type"] = "string"
         if chosen.body == "binary":
             read["contentEncoding"] = "base64"
             description = description or "The body, as base64."
-        if description and "description" not in read:
+        if description:
             read["description"] = description
         examples = [text for text in chosen.examples if isinstance(text, str)]
         if chosen.body == "text" and examples and len(examples[0]) <= _MAX_DOCUMENT:

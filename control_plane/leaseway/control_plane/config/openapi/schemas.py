@@ -19,6 +19,7 @@ from leaseway.control_plane.config.openapi.references import (
     Steps,
     Unsupported,
     list_of,
+    name_in,
     types_of,
 )
 from leaseway.control_plane.config.openapi.usable import MAX_ENUM, usable_pattern
@@ -76,32 +77,34 @@ class SchemaReader:
     def __init__(self, references: References, objects: Objects) -> None:
         self._references = references
         self._objects = objects
-        self._referred: dict[tuple[str, bool], dict[str, Any]] = {}
+        self._referred: dict[tuple[str, bool, bool], dict[str, Any]] = {}
         # Operations share members of a body by identity, which are too many to convert each time.
-        self._converted: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
+        self._converted: dict[tuple[int, bool, bool], tuple[Any, dict[str, Any]]] = {}
         self._nodes = _MAX_NODES
 
-    def read(self, schema: Any, *, files: bool = False) -> dict[str, Any]:
+    def read(self, schema: Any, *, files: bool = False, xml: bool = False) -> dict[str, Any]:
         """Return a self-contained schema within the size limit.
 
         Args:
             schema: The schema, as written in the document.
             files: Whether text with a media type and no encoding stands for bytes, as in multipart
                 bodies of OpenAPI 3.1.
+            xml: Whether what it says of elements and attributes (`xml`) is kept.
 
         Raises:
             Unsupported: A reference has no target.
         """
         reference = schema.get("$ref") if isinstance(schema, Mapping) and len(schema) == 1 else None
         if not isinstance(reference, str):
-            of_node = self._converted.get((id(schema), files))
-            if of_node is None:
-                of_node = schema, self._convert(schema, files)  # kept, so that its id stays its own
-                self._converted[id(schema), files] = of_node
+            node = id(schema), files, xml
+            of_node = self._converted.get(node)
+            if of_node is None:  # the schema is kept, so that its id stays its own
+                of_node = self._converted[node] = schema, self._convert(schema, files, xml=xml)
             return dict(of_node[1])
-        known = self._referred.get((reference, files))
+        key = reference, files, xml
+        known = self._referred.get(key)
         if known is None:
-            known = self._referred[reference, files] = self._convert(schema, files)
+            known = self._referred[key] = self._convert(schema, files, xml=xml)
         return dict(known)
 
     def cut(
@@ -117,10 +120,13 @@ class SchemaReader:
         return self._convert(converted, False, limit, levels)
 
     def _convert(
-        self, schema: Any, files: bool, limit: int = MAX_SCHEMA, levels: int | None = None
-    ) -> dict[str, Any]:
+        self, schema: Any, files: bool, limit: int = MAX_SCHEMA, levels: int | None = None,
+        *, xml: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         for depth in _DEPTHS if self._nodes > 0 else _SHALLOW:
-            conversion = _Conversion(self._references, self._objects, files, limit // _LEAST_NODE)
+            conversion = _Conversion(
+                self._references, self._objects, files, limit // _LEAST_NODE, xml=xml
+            )
             converted = conversion.schema(schema, depth, ())
             self._nodes -= conversion.count
             is_short = conversion.is_complete and len(json.dumps(converted)) <= limit
@@ -160,6 +166,18 @@ class SchemaReader:
             for part in list_of(schema.get(key))
         )
 
+    def root_of(self, schema: Any) -> str:
+        """Return the name of the root element that a schema describes; empty if it is not told.
+
+        Raises:
+            Unsupported: A reference has no target.
+        """
+        if not isinstance(schema, Mapping):
+            return ""
+        told = self._references.follow(schema).get("xml")
+        name = told.get("name") if isinstance(told, Mapping) else None
+        return name if isinstance(name, str) else name_in(str(schema.get("$ref", "")))
+
     def is_read_only(self, schema: Any) -> bool:
         """Return whether only responses have a member with this schema."""
         return _is_read_only(self._references, schema, Steps(_MAX_READ_ONLY))
@@ -193,8 +211,11 @@ class _Conversion:
         count: How many nodes it has converted.
     """
 
-    def __init__(self, references: References, objects: Objects, files: bool, limit: int) -> None:
+    def __init__(
+        self, references: References, objects: Objects, files: bool, limit: int, *, xml: bool
+    ) -> None:
         self.count = 0
+        self._kept = _KEPT | {"xml"} if xml else _KEPT
         self._losses = 0
         self._references = references
         self._objects = objects
@@ -228,7 +249,7 @@ class _Conversion:
             return self._referred(schema, str(reference), depth, above, is_part, is_wide)
         if not is_wide:
             schema = self._with_subtypes(schema)
-        converted = {key: value for key, value in schema.items() if key in _KEPT}
+        converted = {key: value for key, value in schema.items() if key in self._kept}
         _modernize(schema, converted, self._files)
         self._parts(schema, converted, depth - 1, above, is_part)
         if is_part and converted.get("additionalProperties") is False:
