@@ -12,6 +12,8 @@ from tests.data_plane.conftest import BOTH_WAYS
 from tests.data_plane.doubles.servers import AskRefused, MemoryAsk, MemoryCall
 
 from leaseway.data_plane.core.calls.call import Ask
+from leaseway.data_plane.core.leases.table import WorkerLease
+from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import Permissions, ServerPolicy
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
@@ -52,6 +54,10 @@ async def answer(caller: Any, ask: execution_pb2.Ask, result: bytes, **fields: A
     await caller.send(answers=[execution_pb2.Answer(**fields)])
 
 
+def leases(bench: Bench) -> list[WorkerLease]:
+    return list(bench.worker.leases.leases)
+
+
 async def reply(ask: MemoryAsk) -> Any:
     """Return the answer that the server got."""
     async with asyncio.timeout(WAIT):
@@ -70,6 +76,47 @@ async def held(bench: Bench) -> Bench:
     """A worker with one leased server, whose calls wait."""
     await bench.hold("db", shared=False)
     return bench
+
+
+async def test_a_server_that_asks_at_its_start_asks_the_call_that_waits_for_it(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False)
+    silent, caller = bench.caller(), bench.caller()
+    for other in (silent, caller):
+        answers = [ROOTS] if other is caller else []
+        await other.begin("db", session="s1", answers=answers)
+    waiting = bench.worker.pool.context.waiting
+    await bench.until(lambda: any(waiting.find(lease.id, ROOTS) for lease in leases(bench)))
+    await bench.until(lambda: bench.servers.opened)
+    (instance,) = bench.servers.opened
+    assert "on_elicitation=" in await refusal(instance.ask(ELICIT))
+    question = instance.ask(ROOTS)
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b'{"roots":[]}')
+    assert await reply(question) == {"roots": []}
+    left_open = instance.ask(ROOTS)
+    await asked(caller, 2)
+    bench.servers.gate.set()
+    await caller.result(ask.call_id)
+    assert "has ended" in await refusal(left_open)
+    assert "roots=" in await refusal(instance.ask(ROOTS))
+
+
+async def test_nobody_is_asked_at_the_start_of_a_spare_or_of_a_lease_without_a_call(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.until(lambda: bench.servers.opened)
+    (spare,) = bench.servers.opened
+    assert "roots=" in await refusal(spare.ask(ROOTS))
+    acquiring = asyncio.ensure_future(bench.acquire())
+    await bench.until(lambda: leases(bench))
+    assert "roots=" in await refusal(spare.ask(ROOTS))
+    bench.servers.gate.set()
+    await acquiring
 
 
 @BOTH_WAYS

@@ -14,7 +14,7 @@ import msgspec
 from mcp_types import METHOD_NOT_FOUND
 from tests.specs import part
 
-from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import NO_CALLBACKS, Ask, OnUpdate, Outcome, ToolRequest
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ClientState,
@@ -272,6 +272,11 @@ class MemoryInstance:
         except Fault:
             self.state = "failed"
             raise
+
+    def ask(self, method: str) -> MemoryAsk:
+        """Send a request to a call that waits for the start, as a server does before its calls."""
+        callbacks = self._listener.find_caller(self, method) or NO_CALLBACKS
+        return MemoryAsk(ToolRequest("", b"", b"", callbacks=callbacks), method, {})
 
     def prepare(self, tool_name: str) -> bytes:
         return tool_name.encode()

@@ -42,6 +42,9 @@ class RecordingListener:
     def on_warning(self, instance: Any, reason: str, text: str) -> None:
         """Ignored."""
 
+    def find_caller(self, instance: Any, method: str) -> None:
+        raise AssertionError("it has no connection")
+
     def on_disconnected(self, instance: Any) -> None:
         raise AssertionError("it has no connection")
 

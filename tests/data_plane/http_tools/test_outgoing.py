@@ -31,7 +31,7 @@ class Listener:
         """Ignored."""
 
     on_tools_changed = on_disconnected = on_warning = on_warning_cleared = on_closed
-    on_notification = on_closed
+    on_notification = find_caller = on_closed
 
 
 async def visit(request: web.Request) -> web.Response:

@@ -184,6 +184,9 @@ class Bench:
         """Remove an instance's warnings of a reason."""
         self.warned = [warning for warning in self.warned if warning[0] != reason]
 
+    def find_caller(self, instance: Instance, method: str) -> None:
+        """No call waits for an instance."""
+
     def on_disconnected(self, instance: Instance) -> None:
         """Record the state of an instance that was disconnected."""
         self.disconnected.append(instance.state)

@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import (
+    Callbacks,
+    OnUpdate,
+    Outcome,
+    PendingCall,
+    ToolRequest,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -186,6 +192,9 @@ class InstanceListener(Protocol):
 
     def on_notification(self, instance: Any, method: str, params: bytes) -> None:
         """Called with a notification for the server's client that belongs to no call."""
+
+    def find_caller(self, instance: Any, method: str) -> Callbacks | None:
+        """Return what answers a method for a call that waits for the instance's start, if any."""
 
     def on_disconnected(self, instance: Any) -> None:
         """Called when an instance does not respond, before it is closed."""

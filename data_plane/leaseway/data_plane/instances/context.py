@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
+from leaseway.data_plane.core.calls.call import Callbacks
 from leaseway.data_plane.core.ports import (
     ANY_INSTANCE,
     InstancePort,
@@ -104,6 +107,33 @@ class WorkerInstances:
             holder.reconcile()
 
 
+class WaitingCalls:
+    """The calls that wait for the instances of their leases, whose servers may ask at the start."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Callbacks]] = {}
+
+    @contextmanager
+    def wait(self, lease_id: str, callbacks: Callbacks | None) -> Iterator[None]:
+        """Let the server of a lease ask a call while the block runs; None answers nothing."""
+        if callbacks is None:
+            yield
+            return
+        waiting = self._waiting.setdefault(lease_id, [])
+        waiting.append(callbacks)
+        try:
+            yield
+        finally:
+            waiting.remove(callbacks)
+            if not waiting:
+                del self._waiting[lease_id]
+
+    def find(self, lease_id: str, method: str) -> Callbacks | None:
+        """Return the callbacks of the oldest call that answers a method, or None."""
+        waiting = self._waiting.get(lease_id, ())
+        return next((callbacks for callbacks in waiting if method in callbacks.answers), None)
+
+
 @dataclass(frozen=True)
 class StderrLog:
     """The last stderr lines of one instance; `state` is `running` or how it ended."""
@@ -156,6 +186,7 @@ class WorkerContext:
     instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)
     clients: McpClients = field(default_factory=McpClients)
+    waiting: WaitingCalls = field(default_factory=WaitingCalls)
 
     def open(
         self,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from leaseway.data_plane.background import Alarm
+from leaseway.data_plane.core.calls.call import Callbacks
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
@@ -547,3 +548,6 @@ class Generation(InstanceOwner):
 
     def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         self.problems.clear(reason)
+
+    def find_caller(self, live: LiveInstance, method: str) -> Callbacks | None:
+        return self._context.waiting.find(live.lease_id, method)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from leaseway.data_plane.background import LightEvent
+from leaseway.data_plane.core.calls.call import Callbacks
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import (
@@ -63,6 +64,10 @@ class InstanceOwner:
 
     def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         """Handle the end of such a limitation."""
+
+    def find_caller(self, live: LiveInstance, method: str) -> Callbacks | None:
+        """Return what answers a method for a call that waits for the start of the instance."""
+        return None
 
 
 class NotificationSink(Protocol):
@@ -493,6 +498,9 @@ class LiveInstance:
         """Tell the MCP client that made the newest call on its lease that this has ended."""
         if self.sink is not None:
             self.sink.tell_lease_end(self.lease_id, ended)
+
+    def find_caller(self, instance: object, method: str) -> Callbacks | None:
+        return self.owner.find_caller(self, method) if self.owner is not None else None
 
     def on_disconnected(self, instance: object) -> None:
         if self.owner is not None:

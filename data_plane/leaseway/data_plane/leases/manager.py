@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
+from leaseway.data_plane.core.calls.call import Callbacks
 from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     not_leasable,
@@ -134,6 +135,7 @@ class WorkerLeaseManager:
         *,
         ttl: float = LEASE_TTL,
         client: McpClient | None = None,
+        callbacks: Callbacks | None = None,
     ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key, its instance started, and whether the lease is new.
 
@@ -142,6 +144,7 @@ class WorkerLeaseManager:
             by: Who acquires it.
             ttl: The requested time to live in seconds.
             client: The MCP client for which a new instance greets its server, or None.
+            callbacks: What answers the server's questions meanwhile, or None.
 
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
@@ -158,7 +161,8 @@ class WorkerLeaseManager:
                 raise
             start = self._starting.get(lease.id)
             if start is not None:
-                await self._wait_for(start, lease)
+                with self._context.waiting.wait(lease.id, callbacks):
+                    await self._wait_for(start, lease)
             if self._table.get(lease.id) is None:  # it ended before this task ran again
                 raise self.holders.ended_fault(lease.id)
             record_grant(lease, created, self.live_instance(lease))

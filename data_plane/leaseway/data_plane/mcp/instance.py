@@ -341,6 +341,7 @@ class Instance:
         peer.leased = not self.spec.truely_stateless
         peer.client = self._greeting.client
         peer.asks_alone = self._greeting.is_legacy
+        peer.ask_waiting(partial(self._listener.find_caller, self))
         peer.outside.connect(partial(self._listener.on_notification, self))
         peer.warned.connect(partial(self._listener.on_warning, self))
         peer.warning_cleared.connect(partial(self._listener.on_warning_cleared, self))

@@ -32,7 +32,7 @@ from leaseway.spec.model import ServerSpec, VariantKey
 
 class InstanceListener:
     on_closed = on_tools_changed = on_disconnected = on_warning = print
-    on_warning_cleared = on_notification = print
+    on_warning_cleared = on_notification = find_caller = print
 
 async def main():
     reaper = Reaper()

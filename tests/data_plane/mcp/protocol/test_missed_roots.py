@@ -142,6 +142,38 @@ async def test_a_client_that_does_not_answer_delays_its_call_only_for_a_while(
         assert (await server.question()).is_open
 
 
+@asynccontextmanager
+async def asking_a_waiting_call() -> AsyncIterator[tuple[Server, Ask]]:
+    """Connect to a server that asks for roots while a call waits; yield it and its question."""
+    server = Server()
+    waiting = Callbacks(on_ask=server.asked.put_nowait, answers=answerable([ROOTS]))
+    server.peer.ask_waiting({ROOTS: waiting}.pop)
+    await server.far.connect(server)  # type: ignore[arg-type]
+    await server.peer.open()
+    try:
+        server.ask()
+        yield server, await server.question()
+    finally:
+        await server.peer.aclose(hurry=True)
+
+
+async def test_a_call_that_waits_for_the_start_answers_and_is_sent_after_its_answer() -> None:
+    async with asking_a_waiting_call() as (server, question):
+        server.call("first", ROOTS)
+        question.answer(FOLDERS)
+        assert (await server.next())["result"] == json.loads(FOLDERS)
+        assert (await server.next())["params"]["name"] == "first"
+
+
+async def test_a_start_does_not_wait_long_for_the_answer_of_a_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notices, "MAX_HELD", 0.01)
+    async with asking_a_waiting_call() as (server, question):
+        assert "has not answered" in (await server.next())["error"]["message"]
+        assert not question.is_open
+
+
 async def test_a_shared_server_is_told_nothing() -> None:
     async with asking(leased=False) as server:
         server.call("first", ROOTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.login import with_login
+from leaseway.data_plane.core.calls.call import Callbacks, answerable
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
@@ -138,6 +139,7 @@ class InstanceStage:
             ),
             ttl=ttl,
             client=active.client,
+            callbacks=_callbacks(active),
         )
         active.event("the lease is held")
         live = self._leases.live_instance(lease)
@@ -146,3 +148,11 @@ class InstanceStage:
         active.lease, active.is_new_lease = lease, created
         self._leases.start_call(lease)
         return live
+
+
+def _callbacks(active: ActiveCall) -> Callbacks | None:
+    """Return what answers a server that asks at its start, before it has the call."""
+    answers = active.call.answers
+    if not answers:
+        return None
+    return Callbacks(on_ask=active.ask, answers=answerable(answers), client=active.client)

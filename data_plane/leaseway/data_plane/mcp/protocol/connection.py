@@ -39,7 +39,7 @@ from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_ca
 from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
 from leaseway.data_plane.mcp.protocol.messages.liveness import AbandonedCalls, Liveness
 from leaseway.data_plane.mcp.protocol.messages.log_level import LogLevel
-from leaseway.data_plane.mcp.protocol.messages.notices import MissedRoots, Notices
+from leaseway.data_plane.mcp.protocol.messages.notices import FindCaller, MissedRoots, Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     InvalidResponse,
@@ -151,13 +151,17 @@ class Peer(Dispatcher[TransportContext]):
             self._find_another_call,
             on_tools_changed,
         )
-        self._notices = Notices(self._inbox.is_asking)
         self._missed_roots = MissedRoots(self._tell_of_roots)
+        self._notices = Notices(self._inbox.is_asking, self._missed_roots.expect)
         self._inbox.asking.connect(self._missed_roots.follow)
 
     def offer_roots(self, roots: bytes) -> None:
         """Answer the server's roots requests with this result. Call it before the handshake."""
         self.roots = self._inbox.roots = roots
+
+    def ask_waiting(self, find_caller: FindCaller) -> None:
+        """Let a leased server ask calls that wait for its start. Call it before the handshake."""
+        self._notices.find_caller = find_caller
 
     @property
     def session_id(self) -> str:
@@ -479,10 +483,10 @@ class Peer(Dispatcher[TransportContext]):
         call = self._find_call(related_call, method)
         if not isinstance(call, str):
             return call
-        found = self._notices.answering(method) or call
-        if method == ROOTS and isinstance(found, str) and self.leased and not self._calls:
+        found = self._notices.answering(method)
+        if found is None and method == ROOTS and self.leased and not self._calls:
             self._missed_roots.miss()
-        return found
+        return found or call
 
     def _find_another_call(self, method: str) -> Asked | str:
         # Whoever else calls on a shared connection may be a stranger, also if he is alone now.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import Ask, Callbacks, OnAsk, Outcome, ToolRequest
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.mcp import ROOTS
+from leaseway.wire.messages.mcp import INTERNAL_ERROR, ROOTS
 
 PAUSE: Final = 2.0
 """Seconds in which a server asks nothing, after which a notice ends."""
@@ -18,6 +20,16 @@ SETTLING: Final = 0.1
 """Seconds in which a server uses the answer, such as to look whether the folders exist. No message
 says when it has, and a call is quicker."""
 _OUTCOME: Final = Outcome(b"{}")
+
+FindCaller = Callable[[str], Callbacks | None]
+"""Returns what answers a method for a call that waits for the start of a server, if any."""
+
+
+class WaitingCall(NamedTuple):
+    """A call that waits for the start of its server, which asks it before it gets it."""
+
+    request: ToolRequest
+    id: int = 0
 
 
 class Notice:
@@ -79,27 +91,59 @@ class Notice:
         self._on_end(self)
 
 
+def _ask_for_a_while(on_ask: OnAsk, ask: Ask) -> None:
+    """Ask a waiting call, but refuse in time: its server may list no tools before the answer."""
+    asyncio.get_running_loop().call_later(MAX_HELD, _give_up, ask)
+    on_ask(ask)
+
+
+def _give_up(ask: Ask) -> None:
+    if ask.is_open:
+        ask.refuse(INTERNAL_ERROR, f"The client has not answered within {MAX_HELD:g} s.")
+        ask.withdrawn.emit()
+
+
+def _find_none(_method: str) -> None:
+    return None
+
+
 class Notices:
-    """The open notices of one connection.
+    """Whom a server may ask outside of calls on one connection: its open notices, waiting calls.
 
     Args:
         is_asking: Returns whether the server waits for an answer.
+        expect_roots: Called before the server gets roots from a call that waits for it.
+
+    Attributes:
+        find_caller: Finds calls that wait for the connection.
     """
 
-    def __init__(self, is_asking: Callable[[], bool]) -> None:
+    def __init__(self, is_asking: Callable[[], bool], expect_roots: Callable[[], None]) -> None:
         self._is_asking = is_asking
+        self._expect_roots = expect_roots
         self._open: set[Notice] = set()
+        self.find_caller: FindCaller = _find_none
 
     def open(self, request: ToolRequest, done: Callable[[Outcome], None]) -> Notice:
         notice = Notice(request, self._is_asking, self._open.discard, done)
         self._open.add(notice)
         return notice
 
-    def answering(self, method: str) -> Notice | None:
-        """Return one whose sender answers a method, or None."""
-        return next(
-            (notice for notice in self._open if method in notice.request.callbacks.answers), None
-        )
+    def answering(self, method: str) -> Notice | WaitingCall | None:
+        """Return one whose sender answers a method, or None.
+
+        For roots, that may be a waiting call. What a person or a model answers takes longer than a
+        start may.
+        """
+        for notice in self._open:
+            if method in notice.request.callbacks.answers:
+                return notice
+        callbacks = self.find_caller(method) if method == ROOTS else None
+        if callbacks is None or callbacks.on_ask is None:
+            return None
+        self._expect_roots()
+        bounded = replace(callbacks, on_ask=partial(_ask_for_a_while, callbacks.on_ask))
+        return WaitingCall(ToolRequest("", b"", b"", callbacks=bounded))
 
     def end(self, fault: Fault) -> None:
         for notice in tuple(self._open):
@@ -138,14 +182,18 @@ class MissedRoots:
         """Return what a call waits for, also for another reason, or None if it is sent at once."""
         if self.missed and ROOTS in request.callbacks.answers:
             self.missed = self._heeds = False
-            if self._answered is None:
-                loop = asyncio.get_running_loop()
-                self._answered, self._until = loop.create_future(), loop.time() + MAX_HELD
-                self._end_in(PAUSE)
+            self.expect()
             self._tell()
         if self._answered is None or other is None:
             return self._answered or other
         return asyncio.gather(self._answered, other)
+
+    def expect(self) -> None:
+        """Let calls wait: the server asks now, or will."""
+        if self._answered is None:
+            loop = asyncio.get_running_loop()
+            self._answered, self._until = loop.create_future(), loop.time() + MAX_HELD
+            self._end_in(PAUSE)
 
     def follow(self, is_asking: bool) -> None:
         """Wait while the server waits for an answer, and a moment longer."""
