@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests.data_plane.oauth.expired import IgnoredProblems
+from tests.data_plane.oauth.expired import IgnoredProblems, expired
+from tests.data_plane.oauth.guarded import Guarded
 
 from leaseway.data_plane.core.ports import ChangedLogins
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -148,6 +149,35 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     assert await tokens.follow_logins() == ChangedLogins({key}, set())
     with pytest.raises(Fault, match="nobody is logged in"):
         await grant.credential()
+    await tokens.aclose()
+
+
+async def test_the_next_login_is_used_at_once_after_renewals_that_failed(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    async def broken(_form: object) -> web.Response:
+        return web.Response(status=400, text="<h1>Bad request</h1>")
+
+    clock = [100.0]
+    wanted, login = expired(guarded, store)
+    sealed = SealedTokens(store)
+    tokens = Tokens(sealed, lambda: clock[0], sealed.granted)
+    key = VariantKey("mail", "acme")
+    spec = server_spec(key, "streamable_http", url=wanted.url, auth=wanted.auth)
+    grant = tokens.authorization(spec, ResolvedValues(url=wanted.url), IgnoredProblems())
+    assert grant is not None
+    good = replace(login, access_token="first", obtained_at=time.time(), expires_at=time.time() + 9)
+    store.write(good)
+    assert await grant.refused(None, 401, REFUSED)
+    guarded.answer, clock[0] = broken, clock[0] + 10
+    store.write(login)
+    with pytest.raises(Fault, match="HTTP status 400"):
+        await grant.credential()
+    store.write(replace(good, access_token="second", granted_at=2.0))
+    assert await tokens.follow_logins() == ChangedLogins(set(), {key})
+    credential = await grant.credential()
+    assert credential is not None
+    assert credential.header == "Bearer second"
     await tokens.aclose()
 
 

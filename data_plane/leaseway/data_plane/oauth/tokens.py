@@ -325,9 +325,9 @@ class Tokens:
         ended, replaced = set[VariantKey](), set[VariantKey]()
         for login, granted_at in (await in_thread(self._granted, tuple(held))).items():
             for grant in held[login]:
-                if granted_at is None:
+                if granted_at is None and grant.has_token:
                     ended.add(grant.drop())
-                elif granted_at != grant.granted_at:
+                elif granted_at not in (None, grant.granted_at):
                     replaced.add(grant.drop())
         return ChangedLogins(ended, replaced)
 
@@ -355,6 +355,8 @@ class _Grant:
         links: LoginLinks | None,
     ) -> None:
         self._links = links
+        self.login: LoginKey | None = None  # of a person, that the last token is from
+        self.granted_at = 0.0
         self.listeners: weakref.WeakSet[InstanceProblems] = weakref.WeakSet()
         self._wanted = wanted
         self._attempt = attempt
@@ -373,14 +375,8 @@ class _Grant:
         self._running: asyncio.Task[None] | None = None
 
     @property
-    def login(self) -> LoginKey | None:
-        """The person's login that its token is from; None without one."""
-        return self._token.answer.login if self._token is not None else None
-
-    @property
-    def granted_at(self) -> float | None:
-        """When the person of that login logged in; None without one."""
-        return self._token.answer.granted_at if self._token is not None else None
+    def has_token(self) -> bool:
+        return self._token is not None
 
     def retry_login(self) -> None:
         """Let the next call look for a login at once."""
@@ -390,6 +386,7 @@ class _Grant:
     def drop(self) -> VariantKey:
         """Forget the token; return whose it was."""
         self._token, self._tried = None, {}
+        self._failures, self._not_before = 0, 0.0
         if self._challenge is None:
             self._challenge = Challenge(401)  # never a request without a token again
         return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
@@ -559,6 +556,7 @@ class _Grant:
             self._fail(AuthorizationError("the worker failed; see its log"), refused)
         else:
             self._token = Token.of(answer, self._now(), self._nonce)
+            self.login, self.granted_at = answer.login, answer.granted_at
             self._failures, self._not_before, self._fault = 0, 0.0, None
             _logger.debug("Obtained a token for the server %s.", server)
             for listener in tuple(self.listeners):
