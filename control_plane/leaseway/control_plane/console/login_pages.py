@@ -146,7 +146,12 @@ class LoginPages:
             request.cookies.get(_cookie_of(state), "").encode(), begun.browser.encode()
         )
         if begun is None or not is_same or begun.ends < self._clock():
-            return self._page("Log in", "<p>No login of this browser waits for this page.</p>", 403)
+            body = (
+                "<p>No login of this browser waits for this page. It was begun in another browser,"
+                " took too long, or the control plane was restarted meanwhile: open its link again."
+                "</p>"
+            )
+            return self._page("Log in", body, 403)
         del self._begun[state]
         step = sync_pb2.LoginStep(state=state)
         for name, value in list(query.items())[:_MAX_PARAMETERS]:
