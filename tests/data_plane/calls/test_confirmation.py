@@ -86,6 +86,27 @@ async def test_an_approval_is_bound_to_meta_and_shows_it(bench: Bench) -> None:
     assert len(digests) == 3
 
 
+async def test_an_approval_holds_for_a_call_that_its_host_names_differently(bench: Bench) -> None:
+    await bench.hold("bank", policy=NEEDS)
+    caller, kept = bench.caller(), {"payee": "ann"}
+    named = [
+        {"claudecode/toolUseId": "toolu_1"},
+        {"vscode.requestId": "r2", "baggage": "turn=2", "x-codex-turn-metadata": {"turn": 2}},
+    ]
+    first, second = [msgspec.json.encode({**kept, **names}) for names in named]
+    refused = asyncio.create_task(caller.refused("bank", meta=first))
+    asked = await answer(bench, "waiting")
+    await refused
+    call_id = await caller.begin("bank", meta=second)
+    for _ in ("asked", "used"):
+        again = await answer(bench, "approved")
+        assert (again.digest, again.extra) == (asked.digest, '{"_meta":{"payee":"ann"}}')
+    (call,) = await bench.wait_for_calls()
+    assert call.request.meta == kept
+    call.answer(b"{}")
+    await caller.result(call_id)
+
+
 async def test_an_approval_is_bound_to_the_callers_answers(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     replies = b'{"inputResponses":{"amount":{"action":"accept"}},"requestState":"s"}'

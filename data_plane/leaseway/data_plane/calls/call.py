@@ -36,7 +36,7 @@ from leaseway.wire.bounds import MAX_ASK, MAX_META, MAX_NESTING
 from leaseway.wire.channels.trace_context import is_sampled
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.messages.mcp import is_reserved_meta
+from leaseway.wire.messages.mcp import CALL_KEYS, is_reserved_meta
 from leaseway.wire.messages.portable_json import is_deep
 from leaseway.wire.sharing.limits import BudgetKey
 
@@ -100,6 +100,18 @@ def parse_meta(encoded: bytes) -> dict[str, object]:
             f"{MAX_NESTING} levels.",
         )
     return {key: value for key, value in parsed.items() if not is_reserved_meta(key)}
+
+
+def approved_meta(encoded: bytes) -> dict[str, object]:
+    """Return the keys of a call that needs approval: those that the same call has again later.
+
+    Hosts name each of their calls. What would differ in the call after the approval is neither
+    shown nor passed on.
+
+    Raises:
+        Fault: As `parse_meta`.
+    """
+    return {key: value for key, value in parse_meta(encoded).items() if key not in CALL_KEYS}
 
 
 class CallSink(Protocol):

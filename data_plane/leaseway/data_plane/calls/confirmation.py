@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.data_plane.audit.redact import Redactors
 from leaseway.data_plane.calls.approval_view import ApprovalView, view_call
-from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
+from leaseway.data_plane.calls.call import ActiveCall, approved_meta, parse_input
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
@@ -82,7 +82,7 @@ class Confirmation:
     def _view(self, active: ActiveCall, plan: ToolPlan) -> ApprovalView:
         call = active.call
         extra: dict[str, Any] = {}
-        if call.meta and (meta := parse_meta(call.meta)):
+        if call.meta and (meta := approved_meta(call.meta)):
             extra["_meta"] = meta
         if call.passes_input and (members := parse_input(call.input)):
             extra |= msgspec.json.decode(b"{" + members.removeprefix(b",") + b"}")

@@ -96,6 +96,11 @@ _OF_EACH_REQUEST: Final = frozenset(
     for name in ("protocolVersion", "clientInfo", "clientCapabilities", "logLevel")
 )
 """Reserved keys that each request of a modern client has; known without parsing them."""
+CALL_KEYS: Final = frozenset(
+    {"claudecode/toolUseId", "vscode.requestId", "x-codex-turn-metadata", BAGGAGE}
+)
+"""Keys of `_meta` whose values differ each time that a host makes the same call: they name the
+call, or the turn of the conversation."""
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
+from leaseway.data_plane.calls.call import ActiveCall, approved_meta, parse_input, parse_meta
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.core.artifacts.index import ArtifactReader
 from leaseway.data_plane.core.calls.call import (
@@ -138,5 +138,6 @@ def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] |
     elif call.traceparent:
         meta = meta_from(call.traceparent, call.tracestate)
     if call.meta:
-        meta = {**parse_meta(call.meta), **(meta or {})}
+        of_caller = approved_meta(call.meta) if active.approval else parse_meta(call.meta)
+        meta = {**of_caller, **(meta or {})}
     return meta
