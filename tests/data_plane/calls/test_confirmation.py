@@ -89,7 +89,7 @@ async def test_an_approval_is_bound_to_meta_and_shows_it(bench: Bench) -> None:
 async def test_an_approval_holds_for_a_call_that_its_host_names_differently(bench: Bench) -> None:
     await bench.hold("bank", policy=NEEDS)
     caller, kept = bench.caller(), {"payee": "ann"}
-    named = [
+    named: list[dict[str, Any]] = [
         {"claudecode/toolUseId": "toolu_1"},
         {"vscode.requestId": "r2", "baggage": "turn=2", "x-codex-turn-metadata": {"turn": 2}},
     ]

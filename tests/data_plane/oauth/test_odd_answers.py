@@ -252,6 +252,10 @@ async def test_a_client_is_named_in_the_form_too_where_it_must_be(
     for _ in range(2):
         assert (await obtained(guarded)).access_token in guarded.accepted
     assert [form.get("client_id") for form in guarded.granted] == [None, "me", "me"]
+    unknown = {"error": code, "error_description": "Invalid client_id"}
+    guarded.answer = answering(json.dumps(unknown).encode(), status=401)
+    with pytest.raises(AuthorizationError, match="Invalid client_id"):
+        await obtained(guarded)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def post(
         if key is not None and given and not nonce and error.code == USE_NONCE:
             nonce = given  # once: it has just been issued
         elif method == _BASIC and "client_id" in error.args[0]:
-            failure, method = error, _BASIC_WITH_ID
+            failure, method = failure or error, _BASIC_WITH_ID
         elif others and _may_be_of_way(error, response):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
             failure, method = error, others.pop()
