@@ -10,9 +10,11 @@ from tests.data_plane.conftest import worker_bench
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.spec.auth import Auth
-from leaseway.v1 import sync_pb2
+from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.vault.key import VaultPlace
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL
+from leaseway.wire.status import fault_from_status
 
 
 class Links:
@@ -34,6 +36,10 @@ class Links:
         if "code" not in answer:
             raise Fault(Reason.INVALID_REQUEST, "The login failed: there is no code.")
         return LoginSubject("mail", "acme", "anna")
+
+
+def needed(url: str = "http://127.0.0.1/login/w/t") -> Fault:
+    return Fault(Reason.LOGIN_REQUIRED, "The login has expired.", metadata={"url": url})
 
 
 @pytest.mark.parametrize("answer", [{"code": "x"}, {"error": "access_denied"}])
@@ -65,3 +71,55 @@ async def test_a_call_uses_a_login_that_another_process_has_just_finished(tmp_pa
             bench.servers.faults = []
             (place.logins / tenant).touch()
             assert not (await caller.call("mail", tenant=tenant)).HasField("status")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_call_whose_login_has_ended_asks_for_the_next_one_and_is_sent_again(
+    tmp_path: Path, shared: bool
+) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+    place.logins.mkdir()
+    async with worker_bench(vault=place, login_links=Links()) as bench:
+        await bench.hold("mail", shared=shared, auth=Auth("authorization_code", "tenant"))
+        caller, about = bench.caller(), {"tenant": "acme", "session": "s1"}
+        refused = await caller.begin("mail", **about)
+        (call,) = await bench.wait_for_calls()
+        call.fail(needed())
+        fault = fault_from_status((await caller.result(refused)).status)
+        assert (fault.reason, fault.started) == (Reason.LOGIN_REQUIRED, "no")
+
+        asking = await caller.begin("mail", answers=[ELICIT, ELICIT_URL], **about)
+        (call,) = await bench.wait_for_calls()
+        call.fail(needed())
+        await caller.until(lambda: any(message.asks for message in caller.frames))
+        (ask,) = [ask for message in caller.frames for ask in message.asks]
+        assert b"http://127.0.0.1/login/w/t" in ask.params
+        accepted = execution_pb2.Answer(
+            call_id=asking, ask_id=ask.ask_id, result=b'{"action":"accept"}'
+        )
+        await caller.send(answers=[accepted])
+        for name in ("of somebody else", "of acme"):
+            (place.logins / name).touch()
+            (call,) = await bench.wait_for_calls()
+            if name == "of acme":
+                call.answer(b"{}")
+            else:
+                call.fail(needed())
+        assert (await caller.result(asking)).payload == b"{}"
+
+
+async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one_ends(
+    tmp_path: Path,
+) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+    place.logins.mkdir()
+    async with worker_bench(vault=place) as bench:
+        await bench.hold("mail", auth=Auth("authorization_code", "tenant"))
+        caller = bench.caller()
+        call_id = await caller.begin("mail", tenant="acme")
+        (call,) = await bench.wait_for_calls()
+        (place.logins / "acme").touch()
+        call.fail(needed())
+        (call,) = await bench.wait_for_calls()
+        call.answer(b"{}")
+        assert (await caller.result(call_id)).payload == b"{}"

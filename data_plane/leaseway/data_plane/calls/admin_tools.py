@@ -88,8 +88,8 @@ class AdminTools:
         generation = self._pool.resolve(
             server_id, call.tenant, call.agent, call.user, call.subject_token
         )
-        async with generation.connection():
-            pass
+        async with generation.connection() as live:
+            await generation.relist(live)  # its login may have ended since it was opened
         await generation.wait_for_listing()
 
     def _release(self, key: LeaseKey) -> Outcome:

@@ -169,6 +169,9 @@ class CallOwner(Protocol):
     def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return the fault of a call whose instance failed with another fault."""
 
+    def wait_for_login(self, active: ActiveCall, required: Fault) -> None:
+        """Let a call that was not sent for want of a login wait for it, and send it then."""
+
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         """Store the media of a result and then `finish` the call; None if it has no media."""
 
@@ -202,6 +205,8 @@ class ActiveCall(Struct, eq=False):
         has_waited_for_lists: Whether it has waited for a change of its lease's tools.
         audit: Its audit record, or None if nothing is recorded.
         holds_reply: Whether its reply waits until the audit's sink has the record of its end.
+        login_steps: How often it was not sent for want of a login.
+        login_changes: How many changes of logins there had been when it was last sent.
         policy: The policy of its tool, or None if its server has none.
         judged: Input of the rules and permissions that must still be checked, or None.
         deadline: When it expires, by the event loop's clock; None until the executor knows.
@@ -240,6 +245,8 @@ class ActiveCall(Struct, eq=False):
     audit: AuditEntry | None = None
     holds_reply: bool = False
     has_ended: bool = False
+    login_steps: int = 0
+    login_changes: int = 0
     task: asyncio.Task[None] | None = None
     deadline: float | None = None
     asks: OpenAsks | None = None
@@ -287,7 +294,9 @@ class ActiveCall(Struct, eq=False):
         """End the call with the instance's outcome, after its media are stored."""
         self.pending = None
         fault = outcome.fault
-        if fault is not None:
+        if fault is not None and fault.reason is Reason.LOGIN_REQUIRED and not self.has_ended:
+            self._owner.wait_for_login(self, fault)
+        elif fault is not None:
             self.fail(self._owner.call_fault(self, fault))
         elif not self.has_ended:
             # `find` is faster than `in`, and still takes longer than all else for a large result.

@@ -29,6 +29,7 @@ from leaseway.data_plane.calls.call import ActiveCall, CallSink
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.held_replies import HeldReplies
 from leaseway.data_plane.calls.load import CallLoad, call_loads
+from leaseway.data_plane.calls.login import with_next_login
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.stages.approval import ApprovalStage
 from leaseway.data_plane.calls.stages.instance import InstanceStage
@@ -139,7 +140,7 @@ class Executor:
         """Return the stages that calls pass after their admission, by what they need."""
         rules, approval = RulesStage().enter, ApprovalStage(confirmation)
         instance = InstanceStage(self._pool, self._leases, self._logins).enter
-        send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
+        send = self._send = SendStage(self._subscriptions, self._artifacts, self.meters).enter
         record = None
         if self._recorder is not None:
             record = RecordStage(self._recorder, self.resume_all, self._background).enter
@@ -430,6 +431,10 @@ class Executor:
         if ended.reason is Reason.LEASE_LOST:
             return fault
         return dataclasses.replace(ended, started=fault.started)
+
+    def wait_for_login(self, active: ActiveCall, required: Fault) -> None:
+        active.line = iter((self._send,))
+        self.wait_for(active, partial(with_next_login, self._logins, required))
 
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         if self._artifacts is None:

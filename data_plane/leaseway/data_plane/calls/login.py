@@ -44,21 +44,10 @@ async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> No
         if not is_asked or ELICIT_URL not in active.call.answers:
             raise
         required = fault
-    loop = asyncio.get_running_loop()
-    assert active.deadline is not None  # set at the admission
-    until = active.deadline - _RESERVE
     changed = logins.next_change()
-    try:
-        async with asyncio.timeout_at(until):
-            if not await _accepts(active, required, url):
-                raise required
-    except TimeoutError:
-        raise required from None
-    active.event("waiting for a login")
-    while loop.time() < until:
-        _, pending = await asyncio.wait([changed], timeout=until - loop.time())
-        if pending:
-            break
+    await _ask(active, required, url)
+    while True:
+        await _wait(active, required, changed)
         changed = logins.next_change()
         try:
             await find(active)
@@ -67,7 +56,68 @@ async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> No
             if fault.reason is not Reason.LOGIN_REQUIRED:
                 raise
             required = fault  # somebody else has logged in
-    raise required
+
+
+async def with_next_login(logins: LoginWatcher, required: Fault, active: ActiveCall) -> None:
+    """Wait until a call may be sent again whose login has ended, or does not suffice.
+
+    As `with_login`: a login that is there by now is used, and only who opens addresses is asked,
+    once.
+
+    Raises:
+        Fault: LOGIN_REQUIRED, as given.
+    """
+    step, active.login_steps = active.login_steps, active.login_steps + 1
+    if step == 0:
+        followed = logins.changes
+        await logins.look()
+        active.login_changes = logins.changes
+        if logins.changes != followed:
+            return
+        step, active.login_steps = 1, 2
+    elif logins.changes != active.login_changes:  # another one came while the call was sent
+        active.login_changes = logins.changes
+        return
+    url = required.metadata.get("url", "")
+    if not url or ELICIT_URL not in active.call.answers:
+        raise required
+    changed = logins.next_change()
+    if step == 1:
+        await _ask(active, required, url)
+    await _wait(active, required, changed)
+    active.login_changes = logins.changes
+
+
+async def _ask(active: ActiveCall, required: Fault, url: str) -> None:
+    """Ask a caller to open the address of a login.
+
+    Raises:
+        Fault: It does not.
+    """
+    try:
+        async with asyncio.timeout_at(_until(active)):
+            if not await _accepts(active, required, url):
+                raise required
+    except TimeoutError:
+        raise required from None
+    active.event("waiting for a login")
+
+
+async def _wait(active: ActiveCall, required: Fault, changed: asyncio.Future[None]) -> None:
+    """Wait for a change of logins.
+
+    Raises:
+        Fault: There was none in time.
+    """
+    left = _until(active) - asyncio.get_running_loop().time()
+    _, pending = await asyncio.wait([changed], timeout=max(0.0, left))
+    if pending:
+        raise required
+
+
+def _until(active: ActiveCall) -> float:
+    assert active.deadline is not None  # set at the admission
+    return active.deadline - _RESERVE
 
 
 async def _find_with_present(active: ActiveCall, logins: LoginWatcher, find: Find) -> None:
