@@ -63,6 +63,20 @@ def test_half_of_a_surrogate_pair_costs_no_line(collector: Collector) -> None:
     assert line.body.string_value == "bad \\udcff"
 
 
+def test_a_line_that_cannot_be_made_raises_nothing_where_it_is_logged(
+    collector: Collector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging("info", "text", None, "worker w1")
+    logging.getLogger("leaseway.test").warning("%d of 3", "two")
+    logging.getLogger("leaseway.test").warning("after")
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    request = collector.received.get(timeout=30)
+    [line] = request.resource_logs[0].scope_logs[0].log_records
+    assert line.body.string_value == "after"
+    assert "A log line of leaseway.test" in capsys.readouterr().err
+
+
 def test_a_line_is_sent_with_level_and_fields_without_secrets(collector: Collector) -> None:
     hidden = hide(["s3cr3t-value"])
     configure_logging("info", "text", None, "worker w1")

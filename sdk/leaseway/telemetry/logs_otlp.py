@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -58,12 +59,15 @@ class OtlpHandler(logging.Handler):
         self._ended = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line."""
+        """Queue a line. One that cannot be made costs only itself: the other handlers report it."""
+        if not record.name.startswith(_EXPORTER_LOGGERS):
+            with suppress(Exception):
+                self._send(record)
+
+    def _send(self, record: logging.LogRecord) -> None:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.context import get_current
 
-        if record.name.startswith(_EXPORTER_LOGGERS):
-            return
         attributes: dict[str, Any] = {"logger": record.name}
         for name, value in vars(record).items():
             if name not in _STANDARD_FIELDS:
