@@ -28,7 +28,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs ready test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
+.PHONY: demo docs ready compiled test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -42,6 +42,10 @@ demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
 ready: check docs legacy-servers npm-servers conformance-suite frameworks
+
+# Compiles the tests, for the many processes that import them.
+compiled: .venv/dev.stamp
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null
 
 test: ready
 	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile --no-loadscope-reorder)

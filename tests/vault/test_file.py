@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.vaults import QUICK_SCRYPT
 
 from leaseway.vault import file as vault
 from leaseway.vault import private_file
@@ -30,7 +29,6 @@ from leaseway.vault.private_file import PrivateFileError, locked
 KEY = "correct horse battery staple"
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=200)
-# scrypt is slow on purpose; these tests do not need its cost.
 few = settings(
     max_examples=25,
     deadline=None,
@@ -40,12 +38,7 @@ few = settings(
 
 
 @pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
-
-
-@pytest.fixture
-def place(tmp_path: Path, cheap: None) -> VaultPlace:
+def place(tmp_path: Path) -> VaultPlace:
     return VaultPlace(tmp_path / "v" / "vault.encrypted", tmp_path / "v" / "vault.key", KEY)
 
 
@@ -270,9 +263,7 @@ def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
         for n in range(4)
     ]
     assert [writer.wait(60) for writer in writers] == [0] * 4
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(vault, "_SCRYPT", QUICK_SCRYPT)
-        assert set(read_vault(place)) == {f"w{n}-{i}" for n in range(4) for i in range(8)}
+    assert set(read_vault(place)) == {f"w{n}-{i}" for n in range(4) for i in range(8)}
 
 
 def test_waiting_for_another_writer_is_limited(place: VaultPlace) -> None:
