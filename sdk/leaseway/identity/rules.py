@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, assert_never
 
 from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.wire import bounds
@@ -132,8 +132,14 @@ def scope_request(principal: Principal, rule: Rule, request: Any) -> None:
             does not speak for.
     """
     target = getattr(request, "call", request)
-    if rule.tenant in ("own", "filter") and principal.tenant is not None:
-        target.tenant = principal.tenant_for(target.tenant)
+    match rule.tenant:
+        case "own" | "filter":
+            if principal.tenant is not None:
+                target.tenant = principal.tenant_for(target.tenant)
+        case "calls" | "none":
+            pass  # whoever reads the frames asks for each
+        case _:
+            assert_never(rule.tenant)
     if not hasattr(target, "client"):
         return
     if principal.agent is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
 
 from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
@@ -44,7 +44,7 @@ MAX_SPARES: Final = 4_096
 """The highest `warm` and `max_instances`."""
 
 InheritEnv = Literal["safe", "all", "none"]
-INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
+INHERIT_ENV: Final[tuple[InheritEnv, ...]] = get_args(InheritEnv)
 Start = Literal["eager", "lazy"]
 
 

@@ -12,14 +12,14 @@ import functools
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, declared, keys_of, setting
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.uri_filters import spellings
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
-RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
+RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
 
 MAX_CALLS: Final = 1_000_000_000
 MAX_ARTIFACT_BYTES: Final = 1 << 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
 from leaseway.data_plane.core.resolved_values import UnresolvedValue
@@ -20,7 +20,7 @@ from leaseway.data_plane.oauth.requests import (
     request_token,
 )
 from leaseway.data_plane.oauth.web import Web
-from leaseway.spec.auth import ALWAYS, NO_RESOURCE, WORKLOAD_IDENTITY, Auth
+from leaseway.spec.auth import ALWAYS, NO_RESOURCE, Auth
 from leaseway.vault.logins import LoginKey
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -137,10 +137,15 @@ def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
         "scope": " ".join(scopes_of(wanted.auth, attempt, found)),
         "resource": found.resource,
     }
-    if wanted.auth.grant == WORKLOAD_IDENTITY:
-        form |= {"grant_type": JWT_BEARER, "assertion": _assertion(wanted)}
-    else:
-        form["grant_type"] = "client_credentials"
+    match wanted.auth.grant:
+        case "workload_identity":
+            form |= {"grant_type": JWT_BEARER, "assertion": _assertion(wanted)}
+        case "client_credentials" | "token_exchange" | "id_jag":  # the latter to list tools
+            form["grant_type"] = "client_credentials"
+        case "authorization_code" | "":
+            raise AuthorizationError("auth has no token of the service itself", is_lasting=True)
+        case _:
+            assert_never(wanted.auth.grant)
     keep = hidden_tokens(form.get("assertion", ""))
     answer = request_token(
         web, found.server, wanted.client, form, new_key(found), is_bound=wanted.needs_bound

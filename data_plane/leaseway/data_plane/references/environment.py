@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.spec.model import InheritEnv
 from leaseway.wire.grpc_environment import OF_COMMANDS, OF_EVERY_PROGRAM
@@ -33,14 +33,18 @@ def child_environment(
             own variables are never inherited.
         configured: The variables of the configuration, resolved; they win.
     """
-    if inherit == "none":
-        inherited = {name: value for name, value in parent.items() if name in _MINIMAL}
-    else:
-        inherited = {
-            name: value
-            for name, value in parent.items()
-            if not name.startswith(_OWN_PREFIX)
-            and _OWN_GRPC.get(name) != value
-            and (inherit == "all" or not looks_secret(name))
-        }
+    theirs = {
+        name: value
+        for name, value in parent.items()
+        if not name.startswith(_OWN_PREFIX) and _OWN_GRPC.get(name) != value
+    }
+    match inherit:
+        case "none":
+            inherited = {name: value for name, value in parent.items() if name in _MINIMAL}
+        case "safe":
+            inherited = {name: value for name, value in theirs.items() if not looks_secret(name)}
+        case "all":
+            inherited = theirs
+        case _:
+            assert_never(inherit)
     return {**inherited, **configured}

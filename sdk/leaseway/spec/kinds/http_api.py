@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, get_args
 
 from leaseway.spec.keys import (
     Choice,
@@ -23,9 +23,7 @@ from leaseway.spec.kinds.shared import HTTP_SCHEMES, RequestPart
 from leaseway.spec.references import Value
 
 CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
-CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
-    "bearer", "basic", "header", "query", "cookie",
-)  # fmt: skip
+CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = get_args(CredentialKind)
 
 
 @dataclass(frozen=True)

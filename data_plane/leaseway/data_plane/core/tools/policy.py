@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -106,8 +106,17 @@ class ToolPolicy:
         object.__setattr__(self, "meter", Meter(self.demands))
         slots = tuple(demand.key for demand in self.demands if not demand.period)
         object.__setattr__(self, "slots", slots)
-        object.__setattr__(self, "needs_approval", self.risk == "financial")
+        object.__setattr__(self, "needs_approval", _asks_people(self.risk))
         object.__setattr__(self, "judges_calls", bool(self.rules or self.restrictions))
+
+
+def _asks_people(risk: Risk) -> bool:
+    match risk:
+        case "financial":
+            return True
+        case "read_only" | "mutating" | "external":
+            return False
+    assert_never(risk)
 
 
 class ToolPolicies:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -53,9 +53,10 @@ def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]
             return text_of(value).encode("utf-8", "replace"), kind
         case "lines":
             return _lines(value, kind or _LINES), kind or _LINES
-    if parameter.is_body:
-        return msgspec.json.encode(value), kind or _JSON
-    return msgspec.json.encode({field.sent_as: item for field, item in values}), kind or _JSON
+        case "json":
+            whole = {field.sent_as: item for field, item in values}
+            return msgspec.json.encode(value if parameter.is_body else whole), kind or _JSON
+    assert_never(body)
 
 
 def unsendable(name: str, problem: str) -> Fault:

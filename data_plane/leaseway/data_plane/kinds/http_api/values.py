@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from typing import assert_never
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.requests import of_requests
@@ -44,6 +45,8 @@ def _credentials(part: HttpApiPart, resolver: Resolver) -> tuple[dict[str, str],
                 query[credential.name] = text
             case "cookie":
                 cookies.append(f"{credential.name}={text}")
+            case _:
+                assert_never(credential.kind)
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     return headers, query
