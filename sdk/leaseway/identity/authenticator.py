@@ -414,7 +414,8 @@ class Authenticator:
         for issuer in settings.issuers:
             known = self._issuers.get(issuer_key(issuer.issuer))
             if known is None or known.issuer != issuer:
-                known = IssuerKeys(issuer, self._clock, known)
+                changed = IssuerKeys(issuer, self._clock)
+                known = changed if known is None else changed.after(known)
             issuers[issuer_key(issuer.issuer)] = known
         introspector = self._introspector
         if settings.introspection is None:

@@ -310,12 +310,9 @@ class IssuerKeys:
     Args:
         issuer: The issuer.
         clock: Returns monotonic seconds.
-        before: The keys by earlier settings of the issuer; those of the same place are taken over.
     """
 
-    def __init__(
-        self, issuer: Issuer, clock: Callable[[], float], before: IssuerKeys | None = None
-    ) -> None:
+    def __init__(self, issuer: Issuer, clock: Callable[[], float]) -> None:
         self.issuer = issuer
         self.problem = ""
         self._clock = clock
@@ -325,8 +322,14 @@ class IssuerKeys:
         self._file_stamp: FileStamp | None = None
         self._is_file = "://" not in issuer.jwks
         self._reading: asyncio.Task[None] | None = None
-        if before is not None and before.issuer.jwks == issuer.jwks:
-            vars(self).update(vars(before) | {"issuer": issuer, "_reading": None})
+
+    def after(self, before: IssuerKeys) -> IssuerKeys:
+        """Return these; take over what was read before at the same place, by other settings."""
+        if before.issuer.jwks == self.issuer.jwks:
+            self.problem, self._keys = before.problem, before._keys
+            self._read_at, self._tried_at = before._read_at, before._tried_at
+            self._file_stamp = before._file_stamp
+        return self
 
     async def keys_for(self, key_id: str | None) -> JwkSet:
         """Return the keys to verify a token with; read them if the key id is unknown.
