@@ -52,6 +52,43 @@ async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> 
         assert json.loads(responses.readline())["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_nothing_is_read_from_a_client_that_does_not_read_much(
+    is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "_MAX_UNREAD", 100_000)
+    source, target = os.pipe()
+    methods: Any = FakeMethods()
+    handled: list[Request] = []
+
+    async def handle(request: Request) -> bytes:
+        handled.append(request)
+        return b'"%b"' % (b"x" * 300_000)
+
+    methods.handle = handle
+    handshake: Any = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", handshake)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        ping = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
+        await asyncio.to_thread(handshake.on_line, ping % 1)
+        await eventually(lambda: not front._writer.has_room.is_set())
+        await asyncio.to_thread(handshake.on_line, ping % 2)
+        await eventually(front._lines.empty)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(handled) == 1
+        with os.fdopen(source) as responses:
+            if is_read:
+                await asyncio.to_thread(responses.readline)
+                await eventually(lambda: len(handled) == 2)
+                await asyncio.to_thread(responses.readline)
+        await eventually(lambda: len(handled) == 2)
+        await asyncio.to_thread(handshake.on_line, None)
+    os.close(target)
+
+
 @pytest.mark.parametrize("more", [0, 1])
 async def test_a_result_at_which_official_clients_end_the_connection_is_an_error(
     more: int, monkeypatch: pytest.MonkeyPatch

@@ -61,10 +61,12 @@ from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_REQUEST
 _MAX_REQUESTS: Final = 256
 """In-flight requests; further ones wait until one has ended."""
 _MAX_WAITING: Final = 256
-"""Requests that wait so; further ones are refused. Reading never stops: what ends a request may be
-the client's next message, a cancellation or an answer."""
+"""Requests that wait so; further ones are refused. Reading does not stop for them: what ends a
+request may be the client's next message, a cancellation or an answer."""
 _MAX_QUEUED: Final = 16 * MIB
 """Bytes queued for a slow client; beyond it progress and log messages are dropped."""
+_MAX_UNREAD: Final = 64 * MIB
+"""Bytes of responses that wait for the client to read, after which nothing is read from it."""
 _MAX_OUTPUT: Final = 10 * MIB - 128 * KIB
 """Bytes of a message. Official clients for JavaScript (from 1.30) end the connection once they have
 10 MiB that are unread, of which a part may be the next message's."""
@@ -174,6 +176,7 @@ class StdioFront:
     async def _handle_lines(self) -> None:
         while (line := await self._lines.get()) is not None:
             if line := line.strip():
+                await self._writer.has_room.wait()
                 await self._handle_line(line)
 
     async def _finish_requests(self) -> None:
@@ -332,7 +335,11 @@ class StdioFront:
 
 
 class _StdoutWriter:
-    """Writes lines in a thread, so that a client that does not read never blocks the loop."""
+    """Writes lines in a thread, so that a client that does not read never blocks the loop.
+
+    Attributes:
+        has_room: Set unless too much waits for the client.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -340,6 +347,8 @@ class _StdoutWriter:
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._size = 0
         self._dropped = 0
+        self.has_room = asyncio.Event()
+        self.has_room.set()
         self._thread = threading.Thread(target=self._run, name="stdout", daemon=True)
         self._thread.start()
 
@@ -347,6 +356,8 @@ class _StdoutWriter:
         if b"\n" in message or b"\r" in message:
             message = message.replace(b"\n", b" ").replace(b"\r", b" ")
         self._size += len(message)
+        if self._size > _MAX_UNREAD:
+            self.has_room.clear()
         self._queue.put(message + b"\n")
 
     def offer(self, message: bytes) -> bool:
@@ -365,15 +376,18 @@ class _StdoutWriter:
             _log.warning("%d messages were dropped: the client read too slowly.", self._dropped)
 
     def _run(self) -> None:
+        is_read = True
         while (message := self._queue.get()) is not None:
             view = memoryview(message)
             try:
-                while view:
+                while view and is_read:
                     view = view[os.write(self._descriptor, view) :]
-            except OSError:
-                return  # the client has disconnected
+            except OSError:  # the client has disconnected
+                is_read = False
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._written, len(message) - 1)
 
     def _written(self, size: int) -> None:
         self._size -= size
+        if self._size <= _MAX_UNREAD:
+            self.has_room.set()

@@ -184,6 +184,14 @@ async def test_a_pod_starts_although_the_api_is_busy_or_starts_again(
     assert "GET pods/p/attach" in api.requests
 
 
+async def test_a_pod_starts_although_others_write_much_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = {**_RUNNING, "message": "x" * bounds.MIB}
+    async with transport_of(Api(status), tmp_path, monkeypatch) as transport:
+        await transport.connect()
+
+
 async def test_a_pod_that_another_conflict_refuses_is_not_taken_for_one_that_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,11 +22,14 @@ import aiohttp
 
 from leaseway.data_plane.kinds.pod.manifest import CONTAINER, Manifest, Owner
 from leaseway.data_plane.mcp.failures import describe_status, not_started
+from leaseway.wire.bounds import MIB
 
 _logger = logging.getLogger(__name__)
 _SUBPROTOCOL: Final = "v4.channel.k8s.io"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 _WATCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10)
+_MAX_CHANGE: Final = 2 * MIB
+"""Bytes of a line of a watch: the API keeps no object larger than 1.5 MiB."""
 _GRACE: Final = 2
 _REMOVE_ATTEMPTS: Final = 60
 _REMOVE_INTERVAL: Final = 5.0
@@ -258,6 +261,7 @@ class Pods:
                 headers=access.headers(),
                 ssl=access.tls,
                 timeout=_WATCH_TIMEOUT,
+                read_bufsize=_MAX_CHANGE,
             ) as response:
                 if response.status >= 400:
                     raise await _refusal("watch pods", response)
