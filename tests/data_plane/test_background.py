@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane import background
-from leaseway.data_plane.background import Background, DiskThreads, FairThreads, LightEvent
+from leaseway.data_plane.background import Background, DaemonThreads, FairThreads, LightEvent
 from leaseway.wire.timing import running_tasks
 from leaseway.wire.timing.backoff import Backoff
 
@@ -108,7 +108,7 @@ def fail() -> None:
 
 
 async def test_work_runs_in_another_thread_and_returns_its_result() -> None:
-    disk = DiskThreads()
+    disk = DaemonThreads()
     async with asyncio.timeout(BOUND):
         assert await disk.run(threading.get_ident) != threading.get_ident()
         with pytest.raises(OSError, match="Input/output"):
@@ -119,11 +119,11 @@ async def test_work_runs_in_another_thread_and_returns_its_result() -> None:
 async def test_work_sees_the_context_of_its_caller() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
     name.set("a call")
-    assert await asyncio.wait_for(DiskThreads().run(name.get), BOUND) == "a call"
+    assert await asyncio.wait_for(DaemonThreads().run(name.get), BOUND) == "a call"
 
 
 async def test_there_are_no_more_threads_than_allowed_and_all_work_is_done() -> None:
-    disk = DiskThreads(max_threads=3)
+    disk = DaemonThreads(max_threads=3)
     before = len(disk_threads())
     at_once = threading.Barrier(3)
     counts: list[int] = []
@@ -139,7 +139,7 @@ async def test_there_are_no_more_threads_than_allowed_and_all_work_is_done() -> 
 
 
 async def test_idle_threads_end_and_new_ones_start_on_demand() -> None:
-    disk = DiskThreads()
+    disk = DaemonThreads()
     async with asyncio.timeout(BOUND):
         thread = await disk.run(threading.current_thread)
         await asyncio.to_thread(thread.join, BOUND)
@@ -148,7 +148,7 @@ async def test_idle_threads_end_and_new_ones_start_on_demand() -> None:
 
 
 async def test_work_that_is_cancelled_while_it_waits_is_not_run() -> None:
-    disk, release = DiskThreads(max_threads=1), threading.Event()
+    disk, release = DaemonThreads(max_threads=1), threading.Event()
     ran: list[str] = []
     first = disk.submit(partial(release.wait, BOUND))
     second = disk.submit(partial(ran.append, "second"))
@@ -161,7 +161,7 @@ async def test_work_that_is_cancelled_while_it_waits_is_not_run() -> None:
 
 
 async def test_work_that_is_cancelled_while_it_runs_delays_no_other_work() -> None:
-    disk, release = DiskThreads(), threading.Event()
+    disk, release = DaemonThreads(), threading.Event()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(disk.run(release.wait, BOUND), 0.01)
     assert await asyncio.wait_for(disk.run(abs, -2), BOUND) == 2
@@ -181,7 +181,7 @@ def no_more_threads() -> Iterator[None]:
 
 
 async def test_threads_that_the_system_refused_start_later() -> None:
-    disk, fair = DiskThreads(max_threads=1), FairThreads(1)
+    disk, fair = DaemonThreads(max_threads=1), FairThreads(1)
     async with asyncio.timeout(BOUND):
         with no_more_threads():
             for _ in range(2):
@@ -194,7 +194,7 @@ async def test_threads_that_the_system_refused_start_later() -> None:
 
 
 async def test_work_for_which_no_thread_starts_waits_for_those_that_run() -> None:
-    disk, release = DiskThreads(max_threads=2), threading.Event()
+    disk, release = DaemonThreads(max_threads=2), threading.Event()
     first = disk.submit(partial(release.wait, BOUND))
     with no_more_threads():
         second = disk.submit(partial(abs, -2))
@@ -205,11 +205,11 @@ async def test_work_for_which_no_thread_starts_waits_for_those_that_run() -> Non
 
 HANGS = """
 import asyncio, threading
-from leaseway.data_plane.background import DiskThreads
+from leaseway.data_plane.background import DaemonThreads
 
 async def main():
-    hanging = DiskThreads().submit(threading.Event().wait)
-    print(await DiskThreads().run(str, "answered"), hanging.done())
+    hanging = DaemonThreads().submit(threading.Event().wait)
+    print(await DaemonThreads().run(str, "answered"), hanging.done())
 
 asyncio.run(main())
 """

@@ -19,7 +19,7 @@ from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.sinks.port import SinkError
-from leaseway.data_plane.background import Background, DiskThreads
+from leaseway.data_plane.background import Background, DaemonThreads
 from leaseway.data_plane.core.ports import (
     LoginLinksPort,
     PeoplesLogins,
@@ -207,7 +207,7 @@ async def artifact_storage(
     finally:
         try:
             async with asyncio.timeout(grace):
-                await DiskThreads(1).run(storage.close)  # not queued behind work that hangs
+                await DaemonThreads(1).run(storage.close)  # not queued behind work that hangs
         except TimeoutError:
             _logger.warning(
                 "The artifacts in %s were not removed: the disk has not responded for %g s. The "

@@ -156,7 +156,7 @@ async def shielded(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-class DiskThreads:
+class DaemonThreads:
     """Runs blocking work in its own daemon threads, which start on demand and end when idle.
 
     The loop's default executor is shared and joined at exit. Work on a disk that does not respond
@@ -235,7 +235,7 @@ class FairThreads:
     """
 
     def __init__(self, max_threads: int) -> None:
-        self._threads = DiskThreads(max_threads)
+        self._threads = DaemonThreads(max_threads)
         self._free = max_threads
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()
 
@@ -314,7 +314,7 @@ class DiskScanner:
 
     def __init__(self, timeout: float = DISK_TIMEOUT) -> None:
         self._timeout = timeout
-        self._disk = DiskThreads(MAX_HUNG_THREADS)
+        self._disk = DaemonThreads(MAX_HUNG_THREADS)
         self._hung: set[Hashable] = set()
 
     async def map(self, work: Callable[[_K], _V], keys: Iterable[_K]) -> dict[_K, _V]:

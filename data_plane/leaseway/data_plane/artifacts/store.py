@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import BinaryIO, Final
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
-from leaseway.data_plane.background import Background, DiskThreads
+from leaseway.data_plane.background import Background, DaemonThreads
 from leaseway.data_plane.core.artifacts.index import (
     ArtifactIndex,
     ArtifactLimits,
@@ -79,7 +79,7 @@ class ArtifactStore:
         on_rejected: Callable[[Fault], None] = ignore,
     ) -> None:
         self._storage = storage
-        self._disk = DiskThreads()
+        self._disk = DaemonThreads()
         self._writing_bytes = 0
         self._mark = incarnation_mark(incarnation)
         self._background = background

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
+from leaseway.data_plane.background import MAX_HUNG_THREADS, DaemonThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.kinds.builtin import values as builtin
 from leaseway.data_plane.kinds.container import values as container
@@ -54,7 +54,7 @@ _OF_KINDS: Final[Mapping[type[Part], ValuesOf]] = {
 _KEPT_HIDDEN: Final = 256
 """Secrets stay hidden for a while after their use: an ended server may still have output."""
 _recently_hidden: Final[deque[Hidden]] = deque(maxlen=_KEPT_HIDDEN)
-_disk: Final = DiskThreads(MAX_HUNG_THREADS)
+_disk: Final = DaemonThreads(MAX_HUNG_THREADS)
 _hung: Final[set[str]] = set()
 """Files that do not respond. Each holds up one thread; no other start waits for it."""
 

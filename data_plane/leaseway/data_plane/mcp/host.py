@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from leaseway.data_plane.background import DiskThreads
+from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
@@ -70,7 +70,7 @@ class _Lookups:
     """
 
     def __init__(self) -> None:
-        self._threads = DiskThreads(_MAX_LOOKUPS)
+        self._threads = DaemonThreads(_MAX_LOOKUPS)
 
     async def getaddrinfo(self, host: str, port: int, **wanted: Any) -> Any:
         return await self._threads.run(partial(socket.getaddrinfo, host, port, **wanted))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.background import DiskThreads
+from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.failures import not_started
 from leaseway.spec.kinds.confinement import Limits, Sandbox
@@ -52,7 +52,7 @@ _REMOVAL_INTERVAL: Final = 5.0
 _REMOVAL_TIME: Final = 300.0
 """Seconds for which the removal of a container is tried again."""
 _PROC: Final = Path("/proc")
-_threads: Final = DiskThreads()
+_threads: Final = DaemonThreads()
 """Wait for an engine: one that hangs holds up neither other work in threads nor the exit."""
 
 

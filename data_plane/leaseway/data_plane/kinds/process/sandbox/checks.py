@@ -13,12 +13,12 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.background import DiskThreads, shielded
+from leaseway.data_plane.background import DaemonThreads, shielded
 
 CHECK_TIMEOUT: Final = 10.0
 """Seconds that a check may take."""
 
-disk: Final = DiskThreads(64)
+disk: Final = DaemonThreads(64)
 """Threads that read files for starts and run checks."""
 
 
