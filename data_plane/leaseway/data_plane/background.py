@@ -159,8 +159,8 @@ async def shielded(task: asyncio.Task[None]) -> None:
 class DaemonThreads:
     """Runs blocking work in its own daemon threads, which start on demand and end when idle.
 
-    The loop's default executor is shared and joined at exit. Work on a disk that does not respond
-    must hold up neither. Callers must bound the work that waits.
+    The loop's default executor is shared and joined at exit. Work on a disk, or at a name server,
+    that does not respond must hold up neither. Callers must bound the work that waits.
 
     Args:
         max_threads: The limit of threads.
