@@ -17,6 +17,7 @@ from tests.front.fakes import META, FakeMethods, Pipe
 
 from leaseway.front import stdio
 from leaseway.front.calling.requests import Request
+from leaseway.front.draining import Drain
 from leaseway.front.methods import Methods
 from leaseway.front.stdio import StdioFront
 from leaseway.sdk.testing import CallContext, FakeLeaseway
@@ -85,6 +86,44 @@ async def test_nothing_is_read_from_a_client_that_does_not_read_much(
                 await eventually(lambda: len(handled) == 2)
                 await asyncio.to_thread(responses.readline)
         await eventually(lambda: len(handled) == 2)
+        await asyncio.to_thread(handshake.on_line, None)
+    os.close(target)
+
+
+async def test_requests_that_were_sent_before_the_input_ended_are_answered() -> None:
+    source, target = os.pipe()
+    methods: Any = FakeMethods()
+    drain = Drain()
+
+    async def handle(_: Request) -> bytes:
+        await drain.started.wait()
+        await asyncio.sleep(0)
+        return b"{}"
+
+    methods.handle = handle
+    handshake: Any = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", handshake, drain)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        for line in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', None):
+            await asyncio.to_thread(handshake.on_line, line)
+    os.close(target)
+    with os.fdopen(source) as responses:
+        assert json.loads(responses.readline())["result"] == {}
+
+
+async def test_a_client_that_is_gone_holds_up_no_end() -> None:
+    source, target = os.pipe()
+    methods: Any = FakeMethods()
+    methods.handle = lambda _: asyncio.Event().wait()
+    handshake: Any = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", handshake, Drain(timeout=10 * BOUND))
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        await asyncio.to_thread(handshake.on_line, b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        os.close(source)
         await asyncio.to_thread(handshake.on_line, None)
     os.close(target)
 

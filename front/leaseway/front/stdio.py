@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import secrets
+import select
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -71,8 +72,9 @@ _MAX_OUTPUT: Final = 10 * MIB - 128 * KIB
 """Bytes of a message. Official clients for JavaScript (from 1.30) end the connection once they have
 10 MiB that are unread, of which a part may be the next message's."""
 _MAX_HANDLES: Final = 256
+_UNREAD: Final = select.POLLERR | select.POLLHUP
 _SHUTDOWN_TIMEOUT: Final = 1.0
-"""Seconds that in-flight requests and queued output get after the client disconnected."""
+"""Seconds that queued output gets after the client disconnected."""
 _UNFINISHED: Final = JsonRpcError(
     INTERNAL_ERROR,
     "The input ended before the response. If all requests fail like this, check that a control "
@@ -159,8 +161,9 @@ class StdioFront:
             await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 reading.result()
-                if self._tasks:
-                    await asyncio.wait(self._tasks, timeout=_SHUTDOWN_TIMEOUT)
+                # The client may still read, as whoever writes all requests into a pipe at once.
+                self._drain.request()
+                await draining
         finally:
             for task in (reading, draining):
                 task.cancel()
@@ -182,7 +185,10 @@ class StdioFront:
     async def _finish_requests(self) -> None:
         """Wait until the front drains and its requests have finished."""
         await self._drain.started.wait()
-        await self._drain.wait_for_requests(self._tasks.__len__)
+        await self._drain.wait_for_requests(self._unfinished)
+
+    def _unfinished(self) -> int:
+        return 0 if self._writer.is_unread() else len(self._tasks)
 
     def _session(self, client: McpClient) -> LiveSession:
         sealed = SealedSession(
@@ -349,6 +355,8 @@ class _StdoutWriter:
         self._dropped = 0
         self.has_room = asyncio.Event()
         self.has_room.set()
+        self._poll = select.poll()
+        self._poll.register(descriptor, 0)
         self._thread = threading.Thread(target=self._run, name="stdout", daemon=True)
         self._thread.start()
 
@@ -367,6 +375,10 @@ class _StdoutWriter:
             return False
         self.write(message)
         return True
+
+    def is_unread(self) -> bool:
+        """Return whether nobody reads any more, as of a client that has exited."""
+        return any(event & _UNREAD for _, event in self._poll.poll(0))
 
     async def close(self) -> None:
         """Write the queued messages, with a timeout."""
