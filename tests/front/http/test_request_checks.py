@@ -62,6 +62,26 @@ def test_configured_origins_and_hosts_are_allowed(
     assert status(access, host=host, authorization="Bearer k", **headers) == expected
 
 
+@pytest.mark.parametrize(
+    ("option", "origin"),
+    [
+        ("https://app.example.com:443", "https://app.example.com"),
+        ("http://app.example.com:8080/", "http://app.example.com:8080"),
+        ("app://obsidian.md", "app://obsidian.md"),
+        ("file://", "file://"),
+        ("null", "null"),
+    ],
+)
+def test_an_origin_is_allowed_as_browsers_send_it(option: str, origin: str) -> None:
+    access = AccessCheck(LOCAL, None, [option])
+    assert status(access, host="localhost", origin=origin) == 200
+
+
+@pytest.mark.parametrize("option", ["mcp.example.com:8443", "MCP.example.com"])
+def test_a_host_is_allowed_with_any_port(option: str) -> None:
+    assert status(AccessCheck(LOCAL, None, (), [option]), host="mcp.example.com:8443") == 200
+
+
 @pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer x"}, {"Authorization": "k"}])
 def test_a_configured_key_is_required(sent: dict[str, str]) -> None:
     access = AccessCheck(PUBLIC, "k")

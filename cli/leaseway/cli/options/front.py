@@ -12,7 +12,7 @@ import click
 from leaseway.cli.options.common import SECONDS, checked_web_url
 from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire.bounds import SESSIONS_PER_CLIENT, SHUTDOWN_TIMEOUT
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, host_in, origin_in
 from leaseway.wire.messages.mcp import (
     CONVERSATION_KEYS,
     DEFAULT_SESSION_RULES,
@@ -141,12 +141,38 @@ drain_timeout_option: Final = click.option(
     help="Seconds that requests in flight get after SIGTERM; a second signal skips the wait.",
 )
 
+
+def _checked_origins(
+    _context: click.Context, _option: click.Parameter, origins: tuple[str, ...]
+) -> tuple[str, ...]:
+    for origin in origins:
+        if origin_in(origin) is None:
+            raise click.BadParameter(
+                f"{origin!a} is no origin: write SCHEME://HOST or SCHEME://HOST:PORT, such as"
+                " https://app.example.com. There is no pattern for several: name each."
+            )
+    return origins
+
+
+def _checked_hosts(
+    _context: click.Context, _option: click.Parameter, hosts: tuple[str, ...]
+) -> tuple[str, ...]:
+    for host in hosts:
+        if host_in(host) is None and host_in(f"[{host}]") is None:
+            raise click.BadParameter(
+                f"{host!a} is no host: write a name or an address, such as mcp.example.com,"
+                " without a scheme and a path. There is no pattern for several: name each."
+            )
+    return hosts
+
+
 _OPTIONS: Final = {
     "origins": click.option(
         "--allow-origin",
         "front_origins",
         multiple=True,
         metavar="ORIGIN",
+        callback=_checked_origins,
         help="An origin of web pages that may send MCP requests; this machine's always may.",
     ),
     "hosts": click.option(
@@ -154,6 +180,7 @@ _OPTIONS: Final = {
         "front_hosts",
         multiple=True,
         metavar="HOST",
+        callback=_checked_hosts,
         help="A host name by which MCP clients reach the front; this machine's always work.",
     ),
     "public_url": click.option(

@@ -29,7 +29,7 @@ from leaseway.front.protocol.messages import JsonRpcError, error_message, refusa
 from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential
-from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host
+from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host, origin_in
 from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import (
     HANDSHAKE_VERSIONS,
@@ -115,10 +115,12 @@ class AccessCheck:
         hosts: Collection[str] = (),
     ) -> None:
         self._expected = key.encode() if key is not None else None
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._origins = frozenset(map(origin_in, origins))
         # Beyond loopback the key protects: a foreign page does not have it.
         self._hosts = (
-            frozenset(host.lower() for host in hosts) if endpoint.is_loopback or hosts else None
+            frozenset(host_in(host) or host.lower() for host in hosts)
+            if endpoint.is_loopback or hosts
+            else None
         )
 
     def check_sender(self, headers: Mapping[str, str]) -> None:

@@ -84,6 +84,28 @@ def host_in(header: str) -> str | None:
     return match["name"].strip("[]").lower() if match is not None else None
 
 
+_ORIGIN: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[^/?#@*\\\s]*)/?")
+_PORTS: Final = {"http": ":80", "https": ":443"}
+
+
+def origin_in(text: str) -> str | None:
+    """Return the origin of a page as its browser sends it; None for what is no origin.
+
+    Pages of applications have schemes of their own, such as `app://obsidian.md`, and local files
+    `file://` or `null`.
+    """
+    text = text.lower()
+    if text == "null":
+        return text
+    match = _ORIGIN.fullmatch(text)
+    if match is None:
+        return None
+    scheme, host = match["scheme"], match["host"]
+    if scheme in _PORTS and host_in(host) is None:
+        return None
+    return f"{scheme}://{host.removesuffix(_PORTS.get(scheme, ''))}"
+
+
 def is_local_host(header: str) -> bool:
     """Return whether a `Host` header has a local name, which foreign DNS records cannot forge."""
     host = host_in(header)
