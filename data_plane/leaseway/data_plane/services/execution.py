@@ -300,9 +300,12 @@ def add_execution_service(service: ExecutionService, server: grpc.aio.Server) ->
 
     An exchange writes serialized responses, so its handler replaces the generated one.
     """
-    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(service, server)
     exchange: Any = grpc.stream_stream_rpc_method_handler(
         service.Exchange, request_deserializer=execution_pb2.ExchangeRequest.FromString
     )
-    # The last handler registered for a method is used.
-    server.add_registered_method_handlers(_SERVICE, {"Exchange": exchange})
+    handlers = {"Exchange": exchange}
+    # Of generic handlers the first one of a method is used, of registered ones the last one. Older
+    # versions of grpcio ignore registered handlers; newer ones look for them first.
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(service, server)
+    server.add_registered_method_handlers(_SERVICE, handlers)
