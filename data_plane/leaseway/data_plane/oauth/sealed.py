@@ -301,8 +301,10 @@ class SealedTokens:
 
     def _needs_more(self, store: LoginStore, login: Login, attempt: Attempt) -> AuthorizationError:
         """Note the scopes that the next login requests, and return the error."""
-        scopes = dict.fromkeys((*login.metadata.get(SCOPES, ()), *attempt.scopes))
-        store.write(replace(login, metadata={**login.metadata, SCOPES: list(scopes)}))
+        noted = login.metadata.get(SCOPES, ())
+        if not set(attempt.scopes) <= set(noted):  # each write has calls that wait sent again
+            scopes = list(dict.fromkeys((*noted, *attempt.scopes)))
+            store.write(replace(login, metadata={**login.metadata, SCOPES: scopes}))
         return AuthorizationError(
             f"a call needs further permissions ({' '.join(attempt.scopes)})", needs_login=True
         )

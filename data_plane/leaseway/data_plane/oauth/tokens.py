@@ -385,8 +385,7 @@ class _Grant:
 
     def drop(self) -> VariantKey:
         """Forget the token; return whose it was."""
-        self._token, self._tried = None, {}
-        self._failures, self._not_before = 0, 0.0
+        self._token, self._failures, self._not_before = None, 0, 0.0
         if self._challenge is None:
             self._challenge = Challenge(401)  # never a request without a token again
         return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
@@ -453,7 +452,8 @@ class _Grant:
         if self._step_up is None:
             now = self._now()
             added = self._added_scopes(challenge)
-            if not any(now >= self._tried.get(scope, 0.0) for scope in added):
+            is_due = self._wanted.auth.logs_in  # its person may grant them at any time
+            if not any(is_due or now >= self._tried.get(scope, 0.0) for scope in added):
                 return False  # this client may not do it, with any token
             self._tried = {
                 **{scope: end for scope, end in self._tried.items() if now < end},
@@ -468,11 +468,11 @@ class _Grant:
         """Obtain a token with more scopes; all later ones have them, too."""
         while self._running is not None:  # an attempt without them
             await asyncio.wait([self._running])
-        scopes = (*self._scopes, *added)
+        scopes, failures = (*self._scopes, *added), self._failures
         try:
             await self._renewed(Attempt(challenge, scopes))
         except Fault:
-            self._not_before = 0.0  # that was about these scopes only
+            self._failures, self._not_before = failures, 0.0  # that was about these scopes only
             raise
         self._scopes = scopes
 
