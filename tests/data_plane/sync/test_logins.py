@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.data_plane import notes
 from tests.data_plane.conftest import worker_bench
 
 from leaseway.data_plane.core.ports import LoginSubject
@@ -123,3 +125,30 @@ async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one
         (call,) = await bench.wait_for_calls()
         call.answer(b"{}")
         assert (await caller.result(call_id)).payload == b"{}"
+
+
+async def test_a_call_that_its_server_may_have_started_is_not_sent_again(tmp_path: Path) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+    place.logins.mkdir()
+    async with worker_bench(vault=place) as bench:
+        await bench.hold("mail", auth=Auth("authorization_code", "tenant"))
+        caller = bench.caller()
+        call_id = await caller.begin("mail", tenant="acme")
+        (call,) = await bench.wait_for_calls()
+        (place.logins / "acme").touch()
+        call.fail(replace(needed(), started="yes"))
+        fault = fault_from_status((await caller.result(call_id)).status)
+        assert (fault.reason, fault.started) == (Reason.LOGIN_REQUIRED, "yes")
+
+
+async def test_a_subscription_whose_login_ends_ends_because_of_that(tmp_path: Path) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+    place.logins.mkdir()
+    async with worker_bench(vault=place) as bench:
+        await notes.serve(bench, auth=Auth("authorization_code", "tenant"))
+        caller = bench.caller()
+        call_id = await notes.follow(caller, tenant="acme")
+        (follower,) = [each for opened in bench.servers.opened for each in opened.followed]
+        (place.logins / "acme").touch()
+        follower.fail(needed())
+        assert (await notes.end_of(caller, call_id)).reason is Reason.LOGIN_REQUIRED

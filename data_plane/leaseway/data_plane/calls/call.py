@@ -294,10 +294,11 @@ class ActiveCall(Struct, eq=False):
         """End the call with the instance's outcome, after its media are stored."""
         self.pending = None
         fault = outcome.fault
-        if fault is not None and fault.reason is Reason.LOGIN_REQUIRED and not self.has_ended:
-            self._owner.wait_for_login(self, fault)
-        elif fault is not None:
-            self.fail(self._owner.call_fault(self, fault))
+        if fault is not None:
+            if self._may_log_in(fault):
+                self._owner.wait_for_login(self, fault)
+            else:
+                self.fail(self._owner.call_fault(self, fault))
         elif not self.has_ended:
             # `find` is faster than `in`, and still takes longer than all else for a large result.
             if not outcome.lacks_media and outcome.payload.find(DATA_MARK) >= 0:
@@ -312,6 +313,11 @@ class ActiveCall(Struct, eq=False):
                 self.sink.finish(self, outcome.payload, outcome.is_error)
             else:
                 self._reply(outcome.payload, outcome.is_error)
+
+    def _may_log_in(self, fault: Fault) -> bool:
+        """Return whether the call can be sent after a login: no subscription, not started."""
+        is_sendable = self.live is not None and not self.has_ended
+        return fault.reason is Reason.LOGIN_REQUIRED and fault.started == "no" and is_sendable
 
     def handle_unchecked(self, outcome: Outcome) -> None:
         """End a call of a tool with an output schema, after its result is checked."""

@@ -18,6 +18,7 @@ from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStre
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.outgoing import Outgoing
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 
@@ -179,6 +180,21 @@ async def test_a_stream_that_no_try_resumes_fails_by_the_last_error() -> None:
         with pytest.raises(ConnectionRefusedError):
             await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
     assert len(served.asked) == 2
+
+
+class LoggedOut(Served):
+    """Loses its login before the stream is resumed."""
+
+    async def request(self, _method: str, headers: dict[str, str]) -> Served:
+        raise Fault(Reason.LOGIN_REQUIRED, "The login has expired.")
+
+
+async def test_a_request_whose_stream_cannot_be_resumed_without_a_login_has_started() -> None:
+    served = LoggedOut(failures=0)
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(Fault, match="expired") as caught:
+            await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
+    assert caught.value.started == "yes"
 
 
 class Breaking(Served):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -124,6 +125,8 @@ class EventReader:
             except errors.CONNECTION_ERRORS:
                 if not _has_helped(parser, last_id, opened) and resumes + 1 == _MAX_RESUMES:
                     raise
+            except Fault as fault:  # of another request than the one that the server has
+                raise replace(fault, started="yes") from None
             resumes = 0 if _has_helped(parser, last_id, opened) else resumes + 1
 
     async def _read_stream(
