@@ -34,11 +34,14 @@ NEEDS_FILES = 'Bearer error="insufficient_scope", scope="files"'
 
 
 @asynccontextmanager
-async def server_of(issuer: str) -> AsyncIterator[str]:
-    """Serve the metadata of a server that names an authorization server; yield its URL."""
+async def server_of(issuer: str, path: str = "/mcp") -> AsyncIterator[str]:
+    """Serve the metadata of a server that names an authorization server; yield its URL.
+
+    They are about the server at another path if there is one.
+    """
 
     async def metadata(request: web.Request) -> web.Response:
-        resource = f"http://{request.host}/mcp"
+        resource = f"http://{request.host}{path}"
         return web.json_response({"resource": resource, "authorization_servers": [issuer]})
 
     app = web.Application()
@@ -58,10 +61,11 @@ def store(tmp_path: Path) -> LoginStore:
 
 
 @pytest.mark.parametrize("refresh_token", ["", "refresh"])
+@pytest.mark.parametrize("named", [("http://127.0.0.1:1",), ("http://127.0.0.1:2", "/other")])
 async def test_a_server_that_has_not_moved_costs_nobody_his_login(
-    store: LoginStore, refresh_token: str
+    store: LoginStore, refresh_token: str, named: tuple[str, ...]
 ) -> None:
-    async with server_of("http://127.0.0.1:1") as url:
+    async with server_of(*named) as url:
         wanted = Wanted(server="mail", url=url, auth=AUTH, client=Client("me"), tenant="acme")
         login = Login(
             wanted.login,

@@ -223,7 +223,9 @@ def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
         protected = _protected_resource(web, url, challenge)
     except AuthorizationError:
         return False
-    issuers = texts_in(protected or {}, "authorization_servers")
+    if protected is None or not _is_about(url, protected):  # the right ones may be unreachable
+        return False
+    issuers = texts_in(protected, "authorization_servers")
     return bool(issuers) and not any(is_same_issuer(named, issuer) for named in issuers)
 
 
