@@ -72,6 +72,15 @@ def test_a_document_in_xml_is_described_with_its_elements(schema: Any, about: st
     assert ArgumentCheck(input_schema(tool)).accepts({"body": "<Pet id='1'/>"})
 
 
+def test_a_text_in_xml_keeps_no_word_that_a_file_cannot_have() -> None:
+    part = {"type": "string", "xml": {"name": "code"}}
+    schema = {"type": "string", "anyOf": [part, {**part, "maxLength": 3}]}
+    media = {"application/xml": {"schema": schema}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    (written,) = tool.parameters
+    assert "xml" not in json.dumps({**written.parsed, "contentMediaType": ""})
+
+
 @pytest.mark.parametrize(
     ("schema", "fields"),
     [

@@ -171,7 +171,8 @@ class Parameters:
                 description = f"{description} The root element is {root[:_MAX_NAME]}.".strip()
             if chosen.body == "text":
                 description = _with_rules(description, rules)
-        read.pop("xml", None)
+        elif is_xml:
+            read = self._schemas.read(chosen.schema)  # without `xml`, which only rules tell
         read["type"] = "string"
         if chosen.body == "binary":
             read["contentEncoding"] = "base64"
