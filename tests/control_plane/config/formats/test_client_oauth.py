@@ -227,7 +227,9 @@ def test_endpoints_beside_metadata_are_not_taken_over_for_that_reason() -> None:
             {"oauth": {"clientId": "me"}, "headers": {"authorization": "Bearer ${T}"}},
             "Authorization",
         ),
+        ({"scopes": ["a"], "headers": {"authorization": "Bearer ${T}"}}, "'scopes' of the server"),
         ({"oauth": False}, "without this sign-in"),
+        ({"scopes": [], "oauthResource": ""}, ""),
     ],
 )
 def test_nobody_logs_in_where_the_client_does_not(entry: dict[str, Any], said: str) -> None:
@@ -248,3 +250,12 @@ def test_native_auth_stays_what_it_is() -> None:
     found = parsed(auth={"authorization_code": {"for": "user"}})
     assert found.issues == ()
     assert auth_of(found) == Auth("authorization_code", "user")
+
+
+@pytest.mark.parametrize("beside", [{"oauth": {"scopes": ["read"]}}, {"scopes": ["read"]}])
+def test_native_auth_counts_beside_a_login_of_a_client(beside: dict[str, Any]) -> None:
+    credentials = {"client_id": "me", "client_secret": {"env": "SECRET"}}
+    found = parsed(auth={"client_credentials": credentials}, **beside)
+    (issue,) = found.issues
+    assert f"{next(iter(beside))!r} of the server" in issue.message
+    assert auth_of(found).grant == "client_credentials"

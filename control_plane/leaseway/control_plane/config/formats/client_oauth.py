@@ -73,7 +73,7 @@ def with_parts(login: TableEntry | None, parts: Sequence[TableEntry]) -> TableEn
     if not parts:
         return login
     at = parts[0].at
-    own = login if login is not None else TableEntry(_SWITCH, at, Table(at, ()))
+    own = login if login is not None else TableEntry(parts[0].name, at, Table(at, ()))
     return replace(own, value=Table(own.value.at, (*own.members, *parts)))
 
 

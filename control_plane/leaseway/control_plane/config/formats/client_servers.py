@@ -229,7 +229,8 @@ class ClientServer:
         if is_login(member):
             self._login = member
         elif key in LOGIN_PARTS and "url" in names:
-            self._login_parts.append(member)
+            if not is_empty(member.value):
+                self._login_parts.append(member)
         else:
             return False
         return True
@@ -498,8 +499,14 @@ class ClientServer:
         if login is None:
             return
         names = {folded(header.name) for header in headers.members} if headers is not None else ()
-        if "url" not in self._native or "authorization" in names:
-            why = _NOT_FOR_COMMANDS if "url" not in self._native else _OWN_CREDENTIAL
+        why = ""
+        if "url" not in self._native:
+            why = _NOT_FOR_COMMANDS
+        elif "auth" in self._native:
+            why = _OWN_LOGIN
+        elif "authorization" in names:
+            why = _OWN_CREDENTIAL
+        if why:
             self._warn(login, self._where.child(login), why)
             return
         where = self._where.child(login)
@@ -515,6 +522,7 @@ class ClientServer:
 _NOT_FOR_COMMANDS: Final = "it has no meaning for a command"
 _NOT_FOR_URLS: Final = "it has no meaning for a URL"
 _OWN_CREDENTIAL: Final = "'headers' have the header Authorization, which is sent instead"
+_OWN_LOGIN: Final = "'auth' says how the server is logged in to"
 _ASKS: Final = (
     "a person would have to be asked, which Leaseway does for tools with 'risk: financial' alone"
 )
