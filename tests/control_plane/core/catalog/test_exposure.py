@@ -148,6 +148,13 @@ def test_a_name_of_64_characters_is_exposed_and_one_of_65_is_not() -> None:
     assert names(expose(prefix, ["x" * 64])) == []
 
 
+def test_a_tool_keeps_its_name_beside_one_in_which_characters_are_replaced() -> None:
+    spec = server(transforms=(Transform("replace", "_", "."), Transform("prefix", "p_")))
+    exposure = expose(spec, ["a.now", "a_now", "b.now"])
+    assert exposure.exposed == (("a_now", "p_a_now"), ("b.now", "p_b_now"))
+    assert [problem.subject for problem in exposure.problems] == ["a.now"]
+
+
 def test_two_tools_with_one_exposed_name_leave_it_to_the_smaller_original() -> None:
     spec = server(transforms=(Transform("prefix", "p_", "a_"),))
     exposure = expose(spec, ["now", "a_now"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, repeat
+from itertools import filterfalse, pairwise, repeat
 from typing import Final
 
 from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
@@ -121,7 +121,8 @@ def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) 
     kept = filtered(unique(originals, kind, problems), kind.rules(spec), kind, problems)
     exposed: list[tuple[str, str]] = []
     taken: dict[str, str] = {}
-    for original in kept:
+    # If `a.b` becomes `a_b`, too, the one that needed no other name keeps it.
+    for original in (*filter(is_valid_name, kept), *filterfalse(is_valid_name, kept)):
         name = transformed(original, spec.transforms)
         fault = _name_fault(original, name, taken, kind)
         if fault is None:
@@ -130,7 +131,7 @@ def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) 
         else:
             reason, text = fault
             problems.add(reason, original, f"{kind.noun} {shown(original)} is skipped: {text}")
-    return Exposure(tuple(exposed), problems.all())
+    return Exposure(tuple(sorted(exposed)), problems.all())
 
 
 def resolve_clashes(
