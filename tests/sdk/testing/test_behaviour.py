@@ -15,6 +15,7 @@ from leaseway.sdk import (
     DeadlineExceeded,
     Draining,
     InputRequired,
+    InvalidRequest,
     LogMessage,
     PermissionDenied,
     Progress,
@@ -187,6 +188,24 @@ def test_what_another_approver_decides_while_a_person_is_asked_counts(
     else:
         with pytest.raises(PermissionDenied):
             client.call_tool("bank_pay", {"amount": 1})
+
+
+def test_a_call_that_its_user_denies_does_not_run_though_another_approver_allows_it(
+    fake: FakeLeaseway,
+) -> None:
+    @fake.server("bank", prefix="bank_").tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    other = fake.client()
+
+    def decide_elsewhere(approval: Approval) -> bool:
+        other.approve(approval.id)
+        return False
+
+    with pytest.raises(InvalidRequest, match="was already approved by"):
+        fake.client(on_approval=decide_elsewhere).call_tool("bank_pay", {"amount": 1})
+    assert fake.calls == []
 
 
 async def test_a_tool_can_send_its_caller_a_request(fake: FakeLeaseway) -> None:

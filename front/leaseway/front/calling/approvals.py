@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -109,16 +110,19 @@ async def _params(client: AsyncClient, error: ConfirmationRequired) -> dict[str,
 
 
 async def _decide(client: AsyncClient, approval_id: str, answer: object) -> None:
-    """Approve or deny a call; after any other answer it still waits for another approver."""
+    """Approve or deny a call; after any other answer it still waits for another approver.
+
+    Raises:
+        LeasewayError: The credential may not approve calls, or the user denies one that another
+            approver has decided: it may be approved, and must not be made again.
+    """
     action = answer.get("action") if isinstance(answer, dict) else None
     content = answer.get("content") if isinstance(answer, dict) else None
     is_approved = (
         action == "accept" and isinstance(content, dict) and content.get("approve") is True
     )
-    try:
-        if is_approved:
+    if is_approved:
+        with suppress(InvalidRequest):  # decided elsewhere, or expired; the call reports which
             await client.approve(approval_id)
-        elif action in ("accept", "decline"):
-            await client.deny(approval_id)
-    except InvalidRequest:
-        return  # decided elsewhere, or expired; the call reports which
+    elif action in ("accept", "decline"):
+        await client.deny(approval_id)

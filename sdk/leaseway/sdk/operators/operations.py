@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from typing import Any, TypeVar
 
 from leaseway.sdk.errors import ConfirmationRequired, InvalidRequest, error_from_fault
@@ -246,11 +246,13 @@ async def get_approval(get_scope: GetScope, error: ConfirmationRequired) -> view
 async def answer_approval(
     get_scope: GetScope, error: ConfirmationRequired, *, approve: bool
 ) -> None:
-    """Approve or deny a call, unless somebody else has decided, or it has expired, meanwhile.
+    """Approve or deny a call; if that is decided or has expired already, the call tells which.
 
-    The call, made again, then tells which.
+    Raises:
+        InvalidRequest: It is denied after that: the call, which others may have approved, must not
+            be made again.
     """
-    with suppress(InvalidRequest):
+    with suppress(InvalidRequest) if approve else nullcontext():
         await decide_approval(get_scope, error.confirmation_id, "", approve=approve)
 
 
