@@ -13,6 +13,7 @@
 #   make docs           build the documentation site in .build/docs
 #   make conformance    run the whole official MCP conformance suite against the front and the worker
 #   make k8s            run the tests that need a real Kubernetes API (the first run compiles Go for 4 minutes)
+#   make oldest         run the quick tests with the lowest versions of dependencies that are allowed
 #   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=REVISION)
 #   make fmt            format the code
 #   make generate       generate sdk/leaseway/v1 from protos/, and custom resources and a page of docs from keys
@@ -28,7 +29,7 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs ready compiled test test-fast stress soak skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
+.PHONY: demo docs ready compiled test test-fast stress soak oldest skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -41,7 +42,7 @@ docs: .venv/dev.stamp
 demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
-ready: check docs legacy-servers npm-servers conformance-suite frameworks
+ready: check oldest docs legacy-servers npm-servers conformance-suite frameworks
 
 # Compiles the tests, for the many processes that import them.
 compiled: .venv/dev.stamp
@@ -61,6 +62,13 @@ soak: .venv/dev.stamp
 
 k8s: .venv/dev.stamp k8s-api
 	LEASEWAY_REQUIRE=k8s $(BIN)/python -m pytest tests/kubernetes $(PYTEST_ARGS)
+
+oldest:
+	$(PYTHON) -m venv --clear .build/oldest
+	.build/oldest/bin/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(CURDIR)/.build/oldest .build/oldest/bin/uv pip install --quiet \
+	  --resolution lowest-direct --editable '.[all]' --group dev
+	.build/oldest/bin/python -m pytest $(or $(PYTEST_ARGS),-n 2) @tests/fast.txt
 
 skew: .venv/dev.stamp
 	LEASEWAY_REQUIRE=skew LEASEWAY_SKEW=$(SKEW) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)

@@ -142,9 +142,11 @@ def test_dots_and_slashes_in_the_names_of_a_clients_tools_are_replaced() -> None
 
 def test_no_name_with_replaced_characters_lets_a_denied_tool_through(tmp_path: Path) -> None:
     parsed = mcp_servers(
-        a={"command": "x", "disabledTools": ["rm_all"]}, b={"command": "x", "disabledTools": ["rm"]}
+        a={"command": "x", "disabledTools": ["rm_all"]},
+        b={"command": "x", "disabledTools": ["rm"]},
+        c={"command": "x", "disabledTools": ["rm-all"]},
     )
-    assert names_of(parsed, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all"}
+    assert names_of(parsed, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all", "c": "c_rm.all"}
     system, session = tmp_path / "mcp.json", tmp_path / "settings.local.json"
     system.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
     session.write_text('{"permissions": {"deny": ["mcp__a__rm_all"]}}')

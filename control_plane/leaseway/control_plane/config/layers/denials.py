@@ -69,12 +69,12 @@ def denied_of(
 def unaliased(spec: ServerSpec) -> ServerSpec:
     """Return a spec whose tools pass no denial by a name in which characters were replaced.
 
-    Clients deny `a_b` as well if it is their name for `a.b`, which a filter of original names does
-    not match: such tools then stay without a name.
+    Clients deny `a_b` or `a-b` as well if it is their name for `a.b`, which a filter of original
+    names does not match: such tools then stay without a name.
     """
     rules: NameFilter | None = spec.tools
     while rules is not None:
-        if any("_" in pattern for pattern in rules.blacklist):
+        if any("_" in pattern or "-" in pattern for pattern in rules.blacklist):
             kept = tuple(step for step in spec.transforms if step.kind != "replace")
             return replace(spec, transforms=kept)
         rules = rules.also
