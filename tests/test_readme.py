@@ -115,7 +115,7 @@ def test_every_file_that_contributing_names_exists() -> None:
     named = re.findall(r"`([a-z_/]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     files = [
         path.relative_to(REPOSITORY).as_posix()
-        for root in ("sdk", "cli", "front", "control_plane", "data_plane", "tools", "tests")
+        for root in ("sdk", "cli", "front", "control_plane", "data_plane", "docs", "tools", "tests")
         for path in (REPOSITORY / root).rglob("*.py")
     ]
     assert named
