@@ -63,12 +63,15 @@ soak: .venv/dev.stamp
 k8s: .venv/dev.stamp k8s-api
 	LEASEWAY_REQUIRE=k8s $(BIN)/python -m pytest tests/kubernetes $(PYTEST_ARGS)
 
-oldest:
+oldest: .build/oldest/stamp
+	.build/oldest/bin/python -m pytest -n 2 @tests/fast.txt
+
+.build/oldest/stamp: pyproject.toml
 	$(PYTHON) -m venv --clear .build/oldest
 	.build/oldest/bin/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(CURDIR)/.build/oldest .build/oldest/bin/uv pip install --quiet \
 	  --resolution lowest-direct --editable '.[all]' --group dev
-	.build/oldest/bin/python -m pytest $(or $(PYTEST_ARGS),-n 2) @tests/fast.txt
+	touch $@
 
 skew: .venv/dev.stamp
 	LEASEWAY_REQUIRE=skew LEASEWAY_SKEW=$(SKEW) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.conftest import BOUND
@@ -37,15 +37,24 @@ class FakeHandshake:
         self.connected.set()
 
 
+@asynccontextmanager
+async def serving(
+    methods: Any, target: int, drain: Drain | None = None
+) -> AsyncIterator[tuple[StdioFront, FakeHandshake]]:
+    """Serve until the input has ended, which the block says with the line None."""
+    handshake = FakeHandshake(target)
+    front = StdioFront(methods, "default", "", cast("Any", handshake), drain)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        tasks.create_task(front.serve())
+        await handshake.connected.wait()
+        yield front, handshake
+
+
 @pytest.mark.parametrize("params", [b"", b',"params":[1]', b',"params":7'])
 async def test_initialize_without_a_params_object_is_an_error(params: bytes) -> None:
     source, target = os.pipe()
     methods: Any = FakeMethods()
-    handshake: Any = FakeHandshake(target)
-    front = StdioFront(methods, "default", "", handshake)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        tasks.create_task(front.serve())
-        await handshake.connected.wait()
+    async with serving(methods, target) as (_, handshake):
         for line in (b'{"jsonrpc":"2.0","id":1,"method":"initialize"%b}' % params, None):
             await asyncio.to_thread(handshake.on_line, line)
     os.close(target)
@@ -67,11 +76,7 @@ async def test_nothing_is_read_from_a_client_that_does_not_read_much(
         return b'"%b"' % (b"x" * 300_000)
 
     methods.handle = handle
-    handshake: Any = FakeHandshake(target)
-    front = StdioFront(methods, "default", "", handshake)
-    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
-        tasks.create_task(front.serve())
-        await handshake.connected.wait()
+    async with serving(methods, target) as (front, handshake):
         ping = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
         await asyncio.to_thread(handshake.on_line, ping % 1)
         await eventually(lambda: not front._writer.has_room.is_set())
@@ -101,11 +106,7 @@ async def test_requests_that_were_sent_before_the_input_ended_are_answered() -> 
         return b"{}"
 
     methods.handle = handle
-    handshake: Any = FakeHandshake(target)
-    front = StdioFront(methods, "default", "", handshake, drain)
-    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
-        tasks.create_task(front.serve())
-        await handshake.connected.wait()
+    async with serving(methods, target, drain) as (_, handshake):
         for line in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', None):
             await asyncio.to_thread(handshake.on_line, line)
     os.close(target)
@@ -117,11 +118,7 @@ async def test_a_client_that_is_gone_holds_up_no_end() -> None:
     source, target = os.pipe()
     methods: Any = FakeMethods()
     methods.handle = lambda _: asyncio.Event().wait()
-    handshake: Any = FakeHandshake(target)
-    front = StdioFront(methods, "default", "", handshake, Drain(timeout=10 * BOUND))
-    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
-        tasks.create_task(front.serve())
-        await handshake.connected.wait()
+    async with serving(methods, target, Drain(timeout=10 * BOUND)) as (_, handshake):
         await asyncio.to_thread(handshake.on_line, b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         os.close(source)
         await asyncio.to_thread(handshake.on_line, None)
@@ -141,11 +138,7 @@ async def test_a_result_at_which_official_clients_end_the_connection_is_an_error
         return b'"%b"' % (b"x" * (1_000 - envelope + more))
 
     methods.handle = handle
-    handshake: Any = FakeHandshake(target)
-    front = StdioFront(methods, "default", "", handshake)
-    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
-        tasks.create_task(front.serve())
-        await handshake.connected.wait()
+    async with serving(methods, target) as (_, handshake):
         for line in (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', None):
             await asyncio.to_thread(handshake.on_line, line)
     os.close(target)

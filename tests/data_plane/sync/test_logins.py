@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.data_plane import notes
-from tests.data_plane.conftest import worker_bench
+from tests.data_plane.conftest import Bench, Caller, worker_bench
+from tests.data_plane.doubles.servers import MemoryCall
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.spec.auth import Auth
@@ -110,10 +112,10 @@ async def test_a_call_whose_login_has_ended_asks_for_the_next_one_and_is_sent_ag
         assert (await caller.result(asking)).payload == b"{}"
 
 
-async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one_ends(
-    tmp_path: Path,
-) -> None:
-    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+@asynccontextmanager
+async def sent_before_a_login(folder: Path) -> AsyncIterator[tuple[Caller, int, MemoryCall, Bench]]:
+    """Send a call to a server, after which somebody logs in."""
+    place = VaultPlace(folder / "vault", folder / "key")
     place.logins.mkdir()
     async with worker_bench(vault=place) as bench:
         await bench.hold("mail", auth=Auth("authorization_code", "tenant"))
@@ -121,6 +123,13 @@ async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one
         call_id = await caller.begin("mail", tenant="acme")
         (call,) = await bench.wait_for_calls()
         (place.logins / "acme").touch()
+        yield caller, call_id, call, bench
+
+
+async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one_ends(
+    tmp_path: Path,
+) -> None:
+    async with sent_before_a_login(tmp_path) as (caller, call_id, call, bench):
         call.fail(needed())
         (call,) = await bench.wait_for_calls()
         call.answer(b"{}")
@@ -128,14 +137,7 @@ async def test_a_call_is_sent_again_with_a_login_that_is_there_when_the_last_one
 
 
 async def test_a_call_that_its_server_may_have_started_is_not_sent_again(tmp_path: Path) -> None:
-    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
-    place.logins.mkdir()
-    async with worker_bench(vault=place) as bench:
-        await bench.hold("mail", auth=Auth("authorization_code", "tenant"))
-        caller = bench.caller()
-        call_id = await caller.begin("mail", tenant="acme")
-        (call,) = await bench.wait_for_calls()
-        (place.logins / "acme").touch()
+    async with sent_before_a_login(tmp_path) as (caller, call_id, call, _):
         call.fail(replace(needed(), started="yes"))
         fault = fault_from_status((await caller.result(call_id)).status)
         assert (fault.reason, fault.started) == (Reason.LOGIN_REQUIRED, "yes")

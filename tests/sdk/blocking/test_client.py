@@ -71,25 +71,32 @@ async def test_many_threads_share_one_client_and_each_gets_its_own_result(
     assert worker.streams == 1
 
 
+async def answer() -> int:
+    return 1
+
+
+def assert_answers(loop_thread: LoopThread) -> None:
+    """Assert that a call of another thread is answered, and stop the loop."""
+    answers: list[int] = []
+    caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
+    caller.start()
+    caller.join(BOUND)
+    assert answers == [1]
+    loop_thread._stop()
+
+
 def test_the_loop_starts_with_the_next_call_after_the_system_has_refused_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def answer() -> int:
-        return 1
-
-    loop_thread, answers = LoopThread(), list[int]()
+    loop_thread = LoopThread()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             loop_thread.run(answer)
-    caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
-    caller.start()
-    caller.join(BOUND)
-    assert answers == [1]
-    loop_thread._stop()
+    assert_answers(loop_thread)
 
 
 @pytest.mark.parametrize(
@@ -102,19 +109,12 @@ def test_the_loop_starts_with_the_next_call_after_an_interrupt_of_its_start(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    async def answer() -> int:
-        return 1
-
-    loop_thread, answers = LoopThread(), list[int]()
+    loop_thread = LoopThread()
     with monkeypatch.context() as patch:
         patch.setattr(*step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             loop_thread.run(answer)
-    caller = threading.Thread(target=lambda: answers.append(loop_thread.run(answer)), daemon=True)
-    caller.start()
-    caller.join(BOUND)
-    assert answers == [1]
-    loop_thread._stop()
+    assert_answers(loop_thread)
 
 
 async def test_leases_are_only_used_in_the_loop_thread(

@@ -151,11 +151,14 @@ async def test_progress_and_logs_arrive_in_order_before_the_result(
     assert steps == [1, 2]
 
 
-def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> None:
+def serve_bank(fake: FakeLeaseway) -> None:
     @fake.server("bank", prefix="bank_").tool(needs_approval=True)
     def pay(amount: int) -> str:
         return f"paid {amount}"
 
+
+def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> None:
+    serve_bank(fake)
     client = fake.client()
     with pytest.raises(ConfirmationRequired):
         client.call_tool("bank_pay", {"amount": 1})
@@ -172,10 +175,7 @@ def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> No
 def test_what_another_approver_decides_while_a_person_is_asked_counts(
     fake: FakeLeaseway, is_approved: bool
 ) -> None:
-    @fake.server("bank", prefix="bank_").tool(needs_approval=True)
-    def pay(amount: int) -> str:
-        return f"paid {amount}"
-
+    serve_bank(fake)
     other = fake.client()
 
     def decide_elsewhere(approval: Approval) -> bool:
@@ -193,10 +193,7 @@ def test_what_another_approver_decides_while_a_person_is_asked_counts(
 def test_a_call_that_its_user_denies_does_not_run_though_another_approver_allows_it(
     fake: FakeLeaseway,
 ) -> None:
-    @fake.server("bank", prefix="bank_").tool(needs_approval=True)
-    def pay(amount: int) -> str:
-        return f"paid {amount}"
-
+    serve_bank(fake)
     other = fake.client()
 
     def decide_elsewhere(approval: Approval) -> bool:

@@ -72,7 +72,7 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
     """Ask a legacy client's user, then approve or deny the call.
 
     Raises:
-        LeasewayError: The credential may not approve calls.
+        LeasewayError: As `_decide`.
     """
     pending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
