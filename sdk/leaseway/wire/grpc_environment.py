@@ -7,17 +7,20 @@ program. Servers do not inherit them from a worker.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["OF_COMMANDS", "OF_EVERY_PROGRAM", "set_defaults"]
+__all__ = ["HAS_FORK_HANDLERS", "OF_COMMANDS", "OF_EVERY_PROGRAM", "set_defaults"]
+
+_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 
 OF_EVERY_PROGRAM: Final[Mapping[str, str]] = {
     # If streams are open at a fork, gRPC's fork handlers start threads in the child that crash it.
     # Its Python layer turns them off unless this is set, its core turns them on. Without them, a
     # child that uses no client continues, and one that does gets an error
     # (`sdk.blocking.loop_thread`).
-    "GRPC_ENABLE_FORK_SUPPORT": "0"
+    _FORK_SUPPORT: "0"
 }
 """What each program needs that imports the SDK."""
 
@@ -38,4 +41,10 @@ def set_defaults(variables: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
+_OFF: Final = ("0", "f", "false", "n", "no")
+_imported_before: Final = "grpc" in sys.modules and _FORK_SUPPORT not in os.environ
+
 set_defaults(OF_EVERY_PROGRAM)
+
+HAS_FORK_HANDLERS: Final = _imported_before or os.environ[_FORK_SUPPORT].lower() not in _OFF
+"""Whether gRPC's fork handlers are on in this process: its import came first, or they are set."""

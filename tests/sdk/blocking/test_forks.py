@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,37 @@ in_child(words)
     (line,) = await lines_of(plane.address, program)
     assert "post_fork" in line
     assert "'spawn'" in line
+
+
+async def test_a_fork_that_grpc_may_crash_warns_once_if_grpc_was_imported_before_the_sdk(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+import subprocess, sys
+import grpc
+from leaseway.sdk import Client
+
+def fork():
+    subprocess.run(["true"], preexec_fn=int)  # which may crash
+
+fork()
+print("before the first use", file=sys.stderr)
+Client(sys.argv[1]).call_tool("time_now", {})
+fork()
+fork()
+"""
+    environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
+    environment.pop("GRPC_ENABLE_FORK_SUPPORT", None)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, plane.address),
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    async with asyncio.timeout(4 * BOUND):
+        _, written = await process.communicate()
+    before, _, after = written.decode().partition("before the first use")
+    assert (before, after.count("RuntimeWarning")) == ("", 1)
+    assert "Set GRPC_ENABLE_FORK_SUPPORT=0" in after
 
 
 async def test_a_fork_does_not_disturb_the_parents_calls_in_flight(

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Final
+
+from leaseway.wire.grpc_environment import HAS_FORK_HANDLERS
 
 _FORK_ERROR: Final = (
     "This process was forked from one that had used a leaseway client before. gRPC, which carries "
@@ -20,10 +23,17 @@ _FORK_ERROR: Final = (
     "for example in gunicorn's post_fork hook or Celery's worker_process_init signal, or start "
     "processes with multiprocessing's 'spawn'. Creating a client before the fork is fine."
 )
+_CRASH_WARNING: Final = (
+    "This process forks after it has used a leaseway client, while gRPC's fork handlers are on, "
+    "which start threads in the child that can crash it (SIGSEGV), also if it uses no client. They "
+    "are on because grpc was imported before leaseway.sdk, or GRPC_ENABLE_FORK_SUPPORT is set. Set "
+    "GRPC_ENABLE_FORK_SUPPORT=0 in the environment of the process."
+)
 
 _locks: Final[weakref.WeakSet[ThreadLock]] = weakref.WeakSet()
 _used = False
 _forked = False
+_has_warned = False
 
 
 class ThreadLock:
@@ -64,6 +74,17 @@ def check_fork() -> None:
 def forked_after_use() -> bool:
     """Return whether this process was forked from one that had used gRPC."""
     return _forked
+
+
+def _warn_before_fork() -> None:
+    global _has_warned
+    if _used and not _has_warned:
+        _has_warned = True
+        warnings.warn(_CRASH_WARNING, RuntimeWarning, stacklevel=2)
+
+
+if HAS_FORK_HANDLERS and hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_warn_before_fork)
 
 
 def on_fork_in_child(after_in_child: Callable[[], None]) -> None:
