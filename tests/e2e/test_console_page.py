@@ -60,9 +60,11 @@ async def page(module_page: Page) -> Page:
 
 
 @asynccontextmanager
-async def console_of(plane: Plane, port: int = 0) -> AsyncIterator[str]:
+async def console_of(
+    plane: Plane, port: int = 0, admit: AdmittedBy | None = None
+) -> AsyncIterator[str]:
     """Serve the console of a plane in process; yield its URL."""
-    listener = ConsoleListener(Endpoint("127.0.0.1", port), None)
+    listener = ConsoleListener(Endpoint("127.0.0.1", port), admit)
     with closing(listener):
         async with serve_console(listener, plane):
             yield listener.url
@@ -133,6 +135,23 @@ async def _check_empty_views(page: Page, url: str) -> None:
         await _open_view(page, url, view)
         await page.until(f"document.body.innerText.includes({json.dumps(words)})")
     assert page.complaints == []
+
+
+async def test_a_view_that_is_gone_to_gets_the_focus_whatever_its_address_is(page: Page) -> None:
+    async with console_of(Plane(epoch=1)) as url:
+        await page.open(f"{url}#/server/%")  # written by hand
+        await page.until("document.querySelector('main h1')?.innerText === '%'")
+        for view, title in (
+            ("toString", "Action needed"),
+            ("workers", "Workers"),
+            ("calls/recent/%E0%A4", "Calls"),
+        ):
+            await page.run(f"location.hash = '#/{view}'")
+            await page.until(
+                f"document.activeElement.querySelector(':scope > h1')?.innerText === '{title}'"
+            )
+        missing = [words for words in page.complaints if "404" not in words]
+        assert missing == []
 
 
 async def test_many_servers_and_leases_are_drawn_a_page_at_a_time(page: Page, filled: str) -> None:
@@ -442,7 +461,46 @@ async def test_a_viewer_gets_no_button_that_changes_anything(page: Page) -> None
             await page.until("!!document.querySelector('.sure .danger')")
             await page.run("document.querySelector('.sure .danger').click()")
             await page.until("document.body.innerText.includes('it lacks the role operator')")
+            await page.until("document.activeElement.innerText === 'Drain'")  # to try it again
     assert not any(worker.draining for worker in plane.state.workers.values())
+
+
+async def test_who_is_not_admitted_reads_why_and_signs_in_with_another_credential(
+    page: Page,
+) -> None:
+    refused: list[Reason] = []
+
+    async def admit(authorization: str | None) -> Principal:
+        if authorization is None:
+            raise Fault(Reason.UNAUTHENTICATED, "Sign in.")
+        if refused:
+            raise Fault(refused[0], "This needs the role viewer.")
+        return Principal("key 1", frozenset({Role.VIEWER}))
+
+    login = "document.querySelector('.login')?.innerText"
+    async with console_of(Plane(epoch=1), admit=AdmittedBy(admit)) as url:
+        await page.open(url)
+        for reason, words in (
+            (Reason.PERMISSION_DENIED, "needs the role viewer"),
+            (Reason.UNAUTHENTICATED, "The session has ended"),
+        ):
+            await page.until(f"!!{login}")
+            refused.clear()
+            await page.run(_type("a key", "input[type=password]"))
+            await page.until(
+                "(document.querySelector('.login button')?.click(),"
+                " document.querySelector('.pulse')?.innerText.trim() === 'live')"
+            )
+            refused.append(reason)
+            await page.run("(() => { const now = Date.now; Date.now = () => now() + 60000; })()")
+            await page.until(f"{login}?.includes({json.dumps(words)})")
+        refused.clear()
+        await page.run("location.reload()")
+        await page.until("!!document.querySelector('header button')")
+        await page.run("document.querySelector('header button').click()")
+        await page.until(f"{login}?.includes('Credential')")
+        await page.run("location.reload()")
+        await page.until(f"{login}?.includes('Credential')")
 
 
 async def test_the_page_asks_for_a_key_and_opens_with_it(page: Page, tmp_path: Path) -> None:

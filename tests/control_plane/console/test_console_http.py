@@ -17,6 +17,7 @@ from tests.console.admitting import AdmittedBy
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import PAY, hello, spec
 from tests.specs import changed
+from yarl import URL
 
 from leaseway.control_plane.console import live
 from leaseway.control_plane.console.live import ResponseCache
@@ -114,6 +115,21 @@ async def test_the_key_opens_a_session_that_scripts_cannot_read(console: Open) -
     assert "SameSite=Strict" in cookie
     assert _KEY not in cookie
     assert (await asker.get("api/overview"))[0] == 200
+
+
+async def test_a_session_that_was_signed_out_of_has_ended(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    assert (await asker.post("api/session", {"key": _KEY}))[0] == 200
+    (cookie,) = asker.session.cookie_jar
+    url = asker.url + "api/session"
+    async with asker.session.delete(url) as foreign:  # another site's page may not
+        assert foreign.status == 403
+    assert (await asker.get("api/overview"))[0] == 200
+    async with asker.session.delete(url, headers={"X-Leaseway-Console": "1"}) as answer:
+        assert answer.status == 200
+    assert not list(asker.session.cookie_jar)
+    asker.session.cookie_jar.update_cookies({cookie.key: cookie.value}, URL(asker.url))
+    assert (await asker.get("api/overview"))[0] == 401  # also for who has kept the cookie
 
 
 async def test_a_program_sends_the_key_as_a_bearer_token(console: Open) -> None:
@@ -243,14 +259,15 @@ async def test_each_path_requires_a_credential(tmp_path: Path) -> None:
     with closing(listener):
         async with serve_console(listener, Plane(epoch=1)), aiohttp.ClientSession() as session:
             sign_in = ("POST", "/api/session")
+            sign_out = ("DELETE", "/api/session")
             asked = [route for route in Routed.routes if route[1].startswith("/api/")]
-            assert {("GET", "/api/calls"), ("POST", "/api/drain"), sign_in} <= set(asked)
+            assert {("GET", "/api/calls"), ("POST", "/api/drain"), sign_in, sign_out} <= set(asked)
             for name, credential in credentials.items():
                 sent = {"X-Leaseway-Console": "1"}
                 sent |= {"Authorization": f"Bearer {credential}"} if credential else {}
                 told = set()
                 for method, place in asked:
-                    if (method, place) == sign_in:
+                    if (method, place) in (sign_in, sign_out):
                         continue
                     url = listener.url.rstrip("/") + place
                     async with session.request(method, url, headers=sent) as answer:
@@ -287,7 +304,7 @@ async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> N
             aiohttp.ClientSession(cookie_jar=jar) as session,
         ):
             asker = Asker(listener.url, session)
-            rights = {"operator": False, "caller": False}
+            rights = {"operator": False, "caller": False, "signed_in": True}
             assert await asker.post("api/session", {"key": key}) == (200, rights)
             assert await asker.get("api/session") == (200, rights)
             assert (await asker.get("api/logs?id=nothing"))[0] == 409

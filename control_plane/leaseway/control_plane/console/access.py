@@ -130,6 +130,16 @@ class ConsoleAccess:
         self._sessions[session] = until, authorization
         self._holders[session] = holder
 
+    def has_session(self, request: web.Request) -> bool:
+        """Whether a request comes from a page that has signed in."""
+        return request.cookies.get(COOKIE, "") in self._sessions
+
+    def sign_out(self, request: web.Request) -> None:
+        """End the session of a request, if it has one; its open pages notice within seconds."""
+        session = request.cookies.get(COOKIE, "")
+        self._sessions.pop(session, None)
+        self._holders.pop(session, None)
+
     @contextlib.contextmanager
     def watch(self, request: web.Request, principal: Principal) -> Iterator[asyncio.Future[Fault]]:
         """Yield a future that gets a fault when the credential of a stream is no longer valid.

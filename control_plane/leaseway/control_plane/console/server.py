@@ -176,6 +176,7 @@ class _ConsoleSite:
         router = app.router
         router.add_get("/api/session", self._session)
         router.add_post("/api/session", self._sign_in)
+        router.add_delete("/api/session", self._sign_out)
         router.add_get("/api/live", self._stream)
         router.add_get("/api/overview", self._read(self._overview))
         router.add_get("/api/servers", self._read(self._servers))
@@ -203,7 +204,7 @@ class _ConsoleSite:
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Authenticate the request, convert errors to JSON and add security headers."""
         try:
-            if request.path.startswith("/api/") and not _signs_in(request):
+            if request.path.startswith("/api/") and not _needs_no_credential(request):
                 _principal.set(await self._access.check(request))
             response = await handler(request)
         except HttpRefusal as refusal:
@@ -226,16 +227,25 @@ class _ConsoleSite:
         return web.Response(body=body, content_type=kind, charset="utf-8")
 
     async def _session(self, request: web.Request) -> web.Response:
-        return _json(_rights(_principal.get()))
+        return _json(_rights(_principal.get(), signed_in=self._access.has_session(request)))
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         check_origin(request)
         body = await _body(request, _MAX_KEY)
         key = _text(body, "key", _MAX_KEY)
         session, who = await self._access.sign_in(key, request.remote or "")
-        response = _json(_rights(who))
+        response = _json(_rights(who, signed_in=session is not None))
         if session is not None:
-            response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
+            response.set_cookie(
+                COOKIE, session, httponly=True, samesite="Strict", secure=request.secure, path="/"
+            )
+        return response
+
+    async def _sign_out(self, request: web.Request) -> web.Response:
+        check_origin(request)
+        self._access.sign_out(request)
+        response = _json({"message": "The session has ended."})
+        response.del_cookie(COOKIE, httponly=True, samesite="Strict", path="/")
         return response
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -415,14 +425,16 @@ def _holder(who: Principal, address: str | None) -> Holder:
     return Holder(who.tenant or "all tenants", who.name)
 
 
-def _signs_in(request: web.Request) -> bool:
-    return request.path == "/api/session" and request.method == "POST"
+def _needs_no_credential(request: web.Request) -> bool:
+    """Whether a request signs in or out, which somebody does whose credential is not accepted."""
+    return request.path == "/api/session" and request.method in ("POST", "DELETE")
 
 
-def _rights(who: Principal) -> Json:
+def _rights(who: Principal, *, signed_in: bool) -> Json:
     """Return which controls the page shows; each request is checked again."""
     operator = who.has({Role.OPERATOR})
-    return {"operator": operator, "caller": operator and who.has({Role.CALLER})}
+    caller = operator and who.has({Role.CALLER})
+    return {"operator": operator, "caller": caller, "signed_in": signed_in}
 
 
 def _check_operator() -> None:

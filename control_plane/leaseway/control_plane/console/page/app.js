@@ -10,6 +10,7 @@ import { ServerPage, Servers } from "./servers.js";
 import { ToolPage, Tools } from "./tools.js";
 
 const SAMPLES = 60;
+const FORGET = 120; // seconds without a message about a worker's server
 const SILENT = 20000; // ms; the control plane sends a heartbeat every 5 seconds
 const NO_LOAD = { in_flight: 0, waiting: 0, oldest_wait: null };
 const NO_RIGHTS = { operator: false, caller: false };
@@ -25,21 +26,31 @@ const VIEWS = [
   ["problems", "Problems", Problems],
   ["history", "History", History],
 ];
-const PAGES = { server: ServerPage, tool: ToolPage };
+const PAGES = [["server", "servers", ServerPage], ["tool", "tools", ToolPage]];
 
 function useRoute() {
   const now = () => location.hash.replace(/^#\/?/, "");
   const [route, setRoute] = useState(now());
   useEffect(() => {
-    const onHashChange = () => {
-      setRoute(now());
-      document.querySelector("main")?.focus();
-    };
+    const onHashChange = () => setRoute(now());
     addEventListener("hashchange", onHashChange);
     return () => removeEventListener("hashchange", onHashChange);
   }, []);
+  const shown = useRef(route);
+  useEffect(() => { // when the new view is there
+    if (shown.current !== route) document.querySelector("main")?.focus();
+    shown.current = route;
+  }, [route]);
   const [name, ...rest] = route.split("/");
-  return { name, words: rest.map(decodeURIComponent) };
+  return { name, words: rest.map(decoded) };
+}
+
+function decoded(word) {
+  try {
+    return decodeURIComponent(word);
+  } catch {
+    return word; // written by hand
+  }
 }
 
 // Receives live updates. The stream is reopened after errors, after a restart of the control plane
@@ -90,7 +101,8 @@ function useLive(onRights, onRefused) {
         onRights(rights);
         open();
       }, (error) => {
-        if (error.status === 401) onRefused();
+        if (error.status === 401) onRefused("The session has ended. Sign in again.");
+        else if (error.status === 403) onRefused(error.message);
         else timer = setTimeout(retry, 1000);
       });
     open();
@@ -132,8 +144,10 @@ function rates(message, before) {
     row.history = [...row.history, row.calls].slice(-SAMPLES);
     row.p50 = quantile(row.buckets, 0.5);
     row.p95 = quantile(row.buckets, 0.95);
-    before.set(`server\n${row.server}`, { history: row.history });
+    before.set(`server\n${row.server}`, { history: row.history, time: message.time });
   }
+  // What ended worker runs and removed servers have counted must not pile up in a page that stays open.
+  for (const [key, { time }] of before) if (Math.abs(message.time - time) > FORGET) before.delete(key);
   return { rows: [...servers.values()].sort((a, b) => b.calls - a.calls || b.total - a.total), silent: message.silent, workers };
 }
 
@@ -154,9 +168,9 @@ function quantile(buckets, share) {
   return null;
 }
 
-function Login({ onDone }) {
+function Login({ reason, onDone }) {
   const [key, setKey] = useState("");
-  const [error, setError] = useState("");
+  const [error, setError] = useState(reason);
   const send = (event) => {
     event.preventDefault();
     post("api/session", { key }).then(onDone, (problem) => setError(problem.message));
@@ -182,8 +196,10 @@ function Shell({ rights, onRights, onRefused }) {
     return () => clearInterval(timer);
   }, []);
   const now = Date.now() / 1000 + (live.clockGap ?? 0);
-  const View = PAGES[route.name] ?? VIEWS.find(([name]) => name === route.name)?.[2] ?? Overview;
-  const here = { server: "servers", tool: "tools" }[route.name] ?? route.name;
+  const page = PAGES.find(([name]) => name === route.name);
+  const View = (page ?? VIEWS.find(([name]) => name === route.name))?.[2] ?? Overview;
+  const here = page?.[1] ?? route.name;
+  const signOut = () => post("api/session", {}, "DELETE").then(() => onRefused(""), () => {});
   const { overview } = live;
   const counts = { problems: overview?.problems.error, servers: overview?.servers.attention };
   return html`<a class="skip" href="#content" onClick=${(event) => {
@@ -195,6 +211,7 @@ function Shell({ rights, onRights, onRefused }) {
       ${overview && html`<span class="where">${overview.package_version}</span>`}
       ${!rights.operator && html`<span class="where" title="This credential is read-only.">view only</span>`}
       <${Pulse} live=${live} now=${now} />
+      ${rights.signed_in && html`<button onClick=${signOut}>Sign out</button>`}
     </header>
     <nav class="views" aria-label="Views"><ul>${VIEWS.map(
       ([name, title]) => html`<li><a href=${`#/${name}`} aria-current=${name === here ? "page" : null}>${title}${
@@ -215,13 +232,22 @@ function Pulse({ live, now }) {
 
 function App() {
   const [known, setKnown] = useState(null);
+  const [reason, setReason] = useState("");
+  const refuse = (why) => {
+    setReason(why);
+    setKnown(false);
+  };
   useEffect(() => {
-    get("api/session").then(setKnown, (error) => setKnown(error.status === 401 ? false : NO_RIGHTS));
+    get("api/session").then(setKnown, (error) => {
+      if (error.status === 401) refuse("");
+      else if (error.status === 403) refuse(error.message);
+      else setKnown(NO_RIGHTS);
+    });
   }, []);
   if (known === null) return null;
   return known
-    ? html`<${Shell} rights=${known} onRights=${setKnown} onRefused=${() => setKnown(false)} />`
-    : html`<${Login} onDone=${setKnown} />`;
+    ? html`<${Shell} rights=${known} onRights=${setKnown} onRefused=${refuse} />`
+    : html`<${Login} reason=${reason} onDone=${setKnown} />`;
 }
 
 render(html`<${App} />`, document.getElementById("page"));

@@ -8,9 +8,9 @@ export async function get(path, signal) {
   return read(answer);
 }
 
-export async function post(path, body) {
+export async function post(path, body, method = "POST") {
   const answer = await fetch(path, {
-    method: "POST",
+    method,
     headers: { "Content-Type": "application/json", "X-Leaseway-Console": "1" },
     body: JSON.stringify(body),
   });
@@ -140,21 +140,32 @@ export function Search({ value, onInput, label }) {
     onInput=${(event) => onInput(event.target.value)} />`;
 }
 
-// A button that asks for confirmation.
+// A button that asks for confirmation, and comes back after a failure. What replaces the element
+// that has the focus gets it: else the keyboard would start at the top of the page again.
 export function Confirm({ label, question, onYes }) {
-  const [asked, setAsked] = useState(false);
+  const [asked, setAsked] = useState(null);
   const [result, setResult] = useState("");
+  const [failure, setFailure] = useState("");
   const [busy, setBusy] = useState(false);
-  if (result) return html`<span role="status">${result}</span>`;
-  if (!asked) return html`<button class="danger" onClick=${() => setAsked(true)}>${label}</button>`;
+  const shown = useRef(null);
+  useEffect(() => {
+    if (asked !== null) shown.current?.focus();
+  }, [asked, result]);
+  if (result) return html`<span role="status" tabindex="-1" ref=${shown}>${result}</span>`;
+  if (!asked) return html`<button class="danger" ref=${shown} onClick=${() => setAsked(true)}>${label}</button>
+    ${failure && html`<span class="bad" role="alert"> ${failure}</span>`}`;
   const act = () => {
     setBusy(true);
+    setFailure("");
     onYes().then(
       (answer) => setResult(answer.message ?? "Done."),
-      (error) => setResult(error.message),
-    );
+      (error) => {
+        setFailure(error.message);
+        setAsked(false);
+      },
+    ).finally(() => setBusy(false));
   };
-  return html`<span class="sure" role="alertdialog" aria-label=${question}>${question}
+  return html`<span class="sure" role="alertdialog" aria-label=${question} tabindex="-1" ref=${shown}>${question}
     <button class="danger" disabled=${busy} onClick=${act}>Yes</button>
     <button disabled=${busy} onClick=${() => setAsked(false)}>No</button></span>`;
 }
