@@ -48,12 +48,16 @@ class ServerContext:
 class UnopenedConnection:
     """A connection to open with `Peer.open`; the caller closes it, also if opening fails.
 
-    `warnings` are (reason, sentence) about configuration that is not enforced on this worker.
+    Attributes:
+        warnings: (reason, sentence) about configuration that is not enforced on this worker.
+        older: What connects over the transport that the server may speak instead if it does not
+            accept its first message over this one.
     """
 
     peer: Peer
     pid: int | None = None
     warnings: tuple[tuple[str, str], ...] = ()
+    older: Connect | None = None
 
 
 Connect = Callable[[ServerContext], Awaitable[UnopenedConnection]]

@@ -277,7 +277,10 @@ class Instance:
                 self._finish()
 
     async def _connect_and_live(self) -> None:
-        """Run the connection to its end; a second one if the first was greeted wrongly."""
+        """Run the connection to its end; a second one if the first was greeted wrongly.
+
+        Or if the server refused its transport, and may speak an older one.
+        """
         known = self._known_version or self._host.eras.recall(self.spec.launch_hash)
         if self._greeting.is_legacy:
             known = LEGACY_GREETING
@@ -288,19 +291,24 @@ class Instance:
             if self._session is None or self._ready.done():
                 raise
             first = self._session.failed_greeting(error)
+            refused = self._session.refused_transport(error)
             if not self._greeting.is_legacy:
                 self._host.eras.note_failure(
                     self.spec.launch_hash, self._session.greeted_in_vain(error)
                 )
-            if first is None or self._stop.is_set:
+            if (first is None and refused is None) or self._stop.is_set:
                 raise
+        await self._session.peer.aclose(hurry=True)
+        self.stderr.clear()
+        if first is None:
+            session = await self._connect(self._session.older, refused)
+            await self._live(session, LEGACY_GREETING)
+            return
         _logger.info(
             "The server %s failed after server/discover; a second connection starts with "
             "initialize.",
             self._server,
         )
-        await self._session.peer.aclose(hurry=True)
-        self.stderr.clear()
         try:
             await self._live(await self._connect(), LEGACY_GREETING)
         except Exception as error:
@@ -310,7 +318,9 @@ class Instance:
             self._host.eras.note_failure(self.spec.launch_hash, greeted_in_vain=True)
             raise first from None  # the error of the complete attempt says more
 
-    async def _connect(self) -> McpSession:
+    async def _connect(
+        self, older: Connect | None = None, refused: Fault | None = None
+    ) -> McpSession:
         (session_type, context_type), connect = await asyncio.to_thread(self._import)
         if not self._deadline:
             self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
@@ -336,7 +346,7 @@ class Instance:
             self._outgoing,
         )
         # From here on `_run` closes the peer, also if opening it fails.
-        session = self._session = await session_type.connect(context, connect)
+        session = self._session = await session_type.connect(context, older or connect, refused)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
         peer.client = self._greeting.client

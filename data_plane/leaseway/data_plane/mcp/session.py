@@ -21,9 +21,8 @@ from pydantic import ValidationError
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
-from leaseway.data_plane.mcp.context import Connect, ServerContext
+from leaseway.data_plane.mcp.context import Connect, ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.failures import not_started
-from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
 from leaseway.data_plane.mcp.protocol.features.health import (
     Patience,
@@ -82,6 +81,7 @@ class McpSession:
 
     Attributes:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
+        older: What connects over the transport that the server may speak instead, if any.
         protocol_version: As negotiated; empty before.
         introduction: What the server said about itself at the handshake.
         skipped: Sentences about what the server said or listed that can't be used.
@@ -91,18 +91,20 @@ class McpSession:
     def __init__(
         self,
         spec: ServerSpec,
-        peer: Peer,
-        pid: int | None,
-        warnings: tuple[tuple[str, str], ...],
+        connection: UnopenedConnection,
         hide: Callable[[str], str],
         on_tools_changed: Callable[[], None],
+        refused: Fault | None,
     ) -> None:
+        peer = connection.peer
         self._hide = hide
         self._on_tools_changed = on_tools_changed
         self.peer = peer
         peer.missed.connect(self._on_missed)
-        self.pid = pid
-        self.warnings = warnings
+        self.pid = connection.pid
+        self.warnings = connection.warnings
+        self.older = connection.older
+        self._refused = refused
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION
         self.skipped: tuple[str, ...] = ()
@@ -117,8 +119,15 @@ class McpSession:
         self._subscriptions: InstanceSubscriptions | None = None
 
     @classmethod
-    async def connect(cls, context: ServerContext, connect: Connect) -> McpSession:
+    async def connect(
+        cls, context: ServerContext, connect: Connect, refused: Fault | None = None
+    ) -> McpSession:
         """Return a session on a new connection.
+
+        Args:
+            context: What the connection needs to know.
+            connect: Returns the connection.
+            refused: How the server refused the transport of its entry, if this is the older one.
 
         Raises:
             Fault: SERVER_NOT_READY, with its `problem`.
@@ -130,11 +139,10 @@ class McpSession:
             peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
         return cls(
             spec,
-            peer,
-            connection.pid,
-            connection.warnings,
+            connection,
             context.hide_in_definitions,
             context.on_tools_changed,
+            refused,
         )
 
     @contextlib.asynccontextmanager
@@ -310,6 +318,14 @@ class McpSession:
         """Return whether the server answered nothing after `server/discover`."""
         return self.timed_out(error) and self._discovers and self._phase == "negotiate"
 
+    def refused_transport(self, error: BaseException) -> Fault | None:
+        """Return how the server refused its first message if it may speak an older transport."""
+        cause = first_cause(error)
+        if self._phase != "negotiate" or not isinstance(cause, InvalidResponse):
+            return None
+        refuses = http_status(cause.fault) in _WRONG_TRANSPORT_STATUSES
+        return cause.fault if refuses and self.older is not None else None
+
     @staticmethod
     def timed_out(error: BaseException) -> bool:
         """Return whether a start failed because its time was over."""
@@ -318,7 +334,7 @@ class McpSession:
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
         peer = self.peer
-        return start_fault(
+        fault = start_fault(
             self._spec,
             error,
             self._phase,
@@ -326,6 +342,11 @@ class McpSession:
             garbage=peer.garbage,
             echoes=peer.echoes,
         )
+        if self._refused is None or self._phase != "connect":
+            return fault
+        text = f"{self._refused.message} It was tried over {peer.transport_type}, too: "
+        metadata = {**fault.metadata, **self._refused.metadata}
+        return replace(fault, message=f"{text}{fault.message}", metadata=metadata)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -333,8 +333,9 @@ async def test_a_wrong_url_or_transport_is_reported_by_its_status(
 ) -> None:
     fault = await bench.fails(bench.http_spec(f"{modern}/elsewhere", protocol=protocol))
     assert fault.message == (
-        "The server remote answered with HTTP status 404: check its url; is its transport really "
-        "streamable_http?"
+        "The server remote answered with HTTP status 404: check its url. It was tried over sse, "
+        "too: The server remote answered with HTTP status 404: check its url; is its transport "
+        "really streamable_http?"
     )
     assert fault.metadata["http_status"] == "404"
 

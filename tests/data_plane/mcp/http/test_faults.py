@@ -69,6 +69,7 @@ RPC = '{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Unauthorized
         (403, "Forbidden: invalid Host header", "does not accept requests for this host name"),
         (403, RPC.replace("Unauthorized", "Invalid Host: a.test"), "does not accept requests for"),
         (403, "Invalid Origin header", "or from this origin"),
+        (403, "<!DOCTYPE html><p>Origin</p>", ": that is a web page, as of a firewall or proxy "),
         (421, "Invalid Host header", "which hosts and origins it allows"),
         (503, "closed for repairs\nuntil noon", "HTTP status 503 (closed for repairs)."),
         (418, "<html>tea</html>", "HTTP status 418."),
@@ -117,6 +118,19 @@ async def test_a_server_that_asks_for_a_token_is_told_apart_from_others(
         fault = await bench.fails(bench.http_spec(str(server.make_url("/mcp"))))
     assert words in fault.message
     assert fault.metadata["http_status"] == str(status)
+
+
+async def test_a_firewall_that_wants_to_see_a_browser_is_named(bench: Bench) -> None:
+    async def challenge(_: web.Request) -> web.Response:
+        text = "<!DOCTYPE html><title>Just a moment...</title>"
+        return web.Response(status=403, text=text, headers={"cf-mitigated": "challenge"})
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", challenge)
+    async with TestServer(app) as server:
+        fault = await bench.fails(bench.http_spec(str(server.make_url("/mcp"))))
+    assert ": a firewall before it wants to see a browser first; ask " in fault.message
+    assert "credential" not in fault.message
 
 
 class Proxy:

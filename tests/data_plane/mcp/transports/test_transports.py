@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import fault_of, serving
+from tests.data_plane.mcp.conftest import fault_of, peer_of, serving
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
@@ -108,6 +108,16 @@ async def cancel(bench: Bench, instance: Instance) -> int:
             await asyncio.sleep(0.01)
     assert not outcome.done()
     return int(await bench.text(instance, "cancelled")) - before
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_a_server_of_the_older_transport_is_found_at_any_url(
+    bench: Bench, urls: dict[str, str], protocol: str
+) -> None:
+    instance = await bench.start(bench.http_spec(urls["sse"], protocol=protocol))
+    assert list(instance.tools) == NAMES
+    assert peer_of(instance).transport_type == "sse"
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
 
 
 @EVERY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, assert_never, cast
 
 from leaseway.data_plane.kinds.remote.http.connection import HttpConnection
@@ -22,7 +23,7 @@ async def connect(host: Host, context: ServerContext) -> UnopenedConnection:
         case "streamable_http":
             return _connect_http(host, context)
         case "sse":
-            return _connect_sse(host, context)
+            return await _connect_sse(host, context)
         case "websocket":
             return _connect_websocket(host, context)
     assert_never(transport)
@@ -40,10 +41,12 @@ def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
         on_tools_changed=context.on_tools_changed,
         renews_sessions=context.spec.truely_stateless,
     )
-    return UnopenedConnection(peer)
+    # As MCP asks of clients: servers of 2024-11-05 may have any url. They know no ids of sessions.
+    older = None if resolved.session_id else partial(_connect_sse, host)
+    return UnopenedConnection(peer, older=older)
 
 
-def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
+async def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
     return context.stream(SseTransport(server, resolved.url, http, headers, context.outgoing))

@@ -39,6 +39,16 @@ _WRONG_HOST: Final = (
 )
 _names_host: Final = re.compile(rb"\b(hosts?|origins?|rebinding)\b", re.IGNORECASE).search
 """What servers say that refuse a host or an origin, which protects them from web pages."""
+_CHALLENGES: Final = ("cf-mitigated", "x-amzn-waf-action")
+"""Headers by which firewalls (Cloudflare, AWS) say that an answer is theirs, for a browser."""
+_CHALLENGED: Final = (
+    "a firewall before it wants to see a browser first; ask whoever runs it to admit programs, "
+    "such as by the address of the worker"
+)
+_WEB_PAGE: Final = (
+    "that is a web page, as of a firewall or proxy before a server; check url and headers in its "
+    "entry, and ask whoever runs it whether requests from the worker are admitted"
+)
 _HINTS: Final[Mapping[int, str]] = {
     401: "it requires a credential, or another one; set it in its entry, such as "
     "headers: { Authorization: { env: NAME } }",
@@ -174,7 +184,7 @@ def status_fault(
 
     Of the requested URL, only the origin is shown. The body may be empty.
     """
-    hint = _WRONG_HOST if _refuses_host(status, headers, body) else _hint(status, headers)
+    hint = _hint(status, headers, body)
     text = f"The server {server} answered with HTTP status {status}"
     if status in (401, 403) and url is not None:
         text += f" from {url.origin()}"
@@ -190,8 +200,15 @@ def status_fault(
     return fault
 
 
-def _hint(status: int, headers: Mapping[str, str]) -> str:
-    """Return what may help against a status, which a challenge for a token tells more about."""
+def _hint(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """Return what may help against a status, which headers and the body tell more about."""
+    if any(name in headers for name in _CHALLENGES):
+        return _CHALLENGED
+    if status == HTTPStatus.FORBIDDEN and not _is_about_credential(headers):
+        if body.lstrip().startswith(b"<"):
+            return _WEB_PAGE
+        if _names_host(body[:_REDACTED_BYTES]):
+            return _WRONG_HOST
     challenge = challenge_of(status, headers)
     if challenge.error == INSUFFICIENT_SCOPE:
         scope = described(challenge.scope)
@@ -205,14 +222,8 @@ def _hint(status: int, headers: Mapping[str, str]) -> str:
     return _HINTS.get(status, "")
 
 
-def _refuses_host(status: int, headers: Mapping[str, str], body: bytes) -> bool:
-    """Return whether a server refuses where a request goes or comes from, not who sends it."""
-    is_about_credential = any(name.lower() == "www-authenticate" for name in headers)
-    return (
-        status == HTTPStatus.FORBIDDEN
-        and not is_about_credential
-        and bool(_names_host(body[:_REDACTED_BYTES]))
-    )
+def _is_about_credential(headers: Mapping[str, str]) -> bool:
+    return any(name.lower() == "www-authenticate" for name in headers)
 
 
 def _phrase(status: int) -> str:
