@@ -121,7 +121,9 @@ def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> No
 
 def names_of(parsed: ParsedConfig, name: str = "t") -> dict[str, str]:
     return {
-        key.server_id: transformed(name, spec.transforms) for key, spec in parsed.servers.items()
+        key.server_id: transformed(name, spec.transforms)
+        for key, spec in parsed.servers.items()
+        if spec.tools.passes(name)
     }
 
 
@@ -145,13 +147,21 @@ def test_no_name_with_replaced_characters_lets_a_denied_tool_through(tmp_path: P
         a={"command": "x", "disabledTools": ["rm_all"]},
         b={"command": "x", "disabledTools": ["rm"]},
         c={"command": "x", "disabledTools": ["rm-all"]},
+        d={"command": "x", "disabledTools": ["rm_all_of_the_very_old_files"]},
     )
-    assert names_of(parsed, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all", "c": "c_rm.all"}
+    assert names_of(parsed, "rm.all") == {"b": "b_rm_all", "d": "d_rm.all"}
+    assert names_of(parsed, "rm/of_b") == {
+        "a": "a_rm_of_b",
+        "b": "b_rm_of_b",
+        "c": "c_rm_of_b",
+        "d": "d_rm/of_b",
+    }
     system, session = tmp_path / "mcp.json", tmp_path / "settings.local.json"
     system.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
     session.write_text('{"permissions": {"deny": ["mcp__a__rm_all"]}}')
     layers = load(f"system={system}", f"session={session}")
-    assert names_of(layers, "rm.all") == {"a": "a_rm.all", "b": "b_rm_all"}
+    assert names_of(layers, "rm.all") == {"b": "b_rm_all"}
+    assert names_of(layers, "rm.more") == {"a": "a_rm_more", "b": "b_rm_more"}
 
 
 def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Final
 from zlib import crc32
 
@@ -16,6 +17,10 @@ from leaseway.spec.name_filters import NameFilter, matches
 CLAUDE: Final = ("mcp__{}__",)
 """How Claude Code writes the part of a full name before the tool's own."""
 _NO_ID: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_ORIGINALS: Final = {"_": "_./", "-": "-./"}
+"""The characters of an original name that one of an exposed name may stand for."""
+_MAX_ORIGINALS: Final = 256
+"""Patterns of original names that the denials of a server become."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +74,24 @@ def denied_of(
 def unaliased(spec: ServerSpec) -> ServerSpec:
     """Return a spec whose tools pass no denial by a name in which characters were replaced.
 
-    Clients deny `a_b` or `a-b` as well if it is their name for `a.b`, which a filter of original
-    names does not match: such tools then stay without a name.
+    Clients deny `a_b` or `a-b` as well if it is their name for `a.b`, so the filter of original
+    names denies that, too. If that takes too many patterns, such tools stay without a name.
     """
+    denied: list[str] = []
     rules: NameFilter | None = spec.tools
     while rules is not None:
-        if any("_" in pattern or "-" in pattern for pattern in rules.blacklist):
-            kept = tuple(step for step in spec.transforms if step.kind != "replace")
-            return replace(spec, transforms=kept)
+        denied += rules.blacklist
         rules = rules.also
-    return spec
+    named = (
+        "".join(chosen)
+        for pattern in denied
+        for chosen in islice(product(*(_ORIGINALS.get(c, c) for c in pattern)), 1, None)
+    )
+    originals = tuple(islice(dict.fromkeys(named), _MAX_ORIGINALS + 1))
+    if len(originals) > _MAX_ORIGINALS:
+        kept = tuple(step for step in spec.transforms if step.kind != "replace")
+        return replace(spec, transforms=kept)
+    return replace(spec, tools=spec.tools.narrowed(NameFilter(blacklist=originals)))
 
 
 def asked_message(asked: DeniedTools) -> str:
