@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import IdentityInterceptor, caller
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
+from leaseway.identity.rpc_memory import CallerMemory
 from leaseway.identity.rules import RULES
 from leaseway.identity.tokens import MAX_TOKEN
-from leaseway.v1 import catalog_pb2
+from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
@@ -363,6 +364,24 @@ async def test_an_open_stream_ends_when_its_key_is_revoked(system: System) -> No
         await streams["rival"].write(b"")
         assert not streams["rival"].done()
         streams["rival"].cancel()
+
+
+async def test_a_reached_limit_of_memory_is_told_for_the_metrics() -> None:
+    authenticator, told = authenticator_for(SHARED), list[Mapping[str, str]]()
+    authenticator.limit_reached.connect(told.append)
+    guard = IdentityInterceptor(authenticator, CallerMemory(bounds.KIB))
+    server = make_server(interceptors=(guard,))
+    for service in SERVICES:
+        server.add_generic_rpc_handlers((handlers_of(service, []),))
+    endpoint = bind(server, Endpoint("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(str(endpoint)) as channel:
+        stub = catalog_pb2_grpc.CatalogServiceStub(channel)
+        request = catalog_pb2.ResolveToolsRequest(names=["x" * 20 * bounds.KIB])
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.ResolveTools(request, metadata=bearer_metadata(SHARED))
+    await server.stop(None)
+    assert told == [{"limit": "held", "scope": "connection"}]
 
 
 async def test_a_handler_that_fails_after_its_caller_disconnected_is_no_error_of_the_loop() -> None:

@@ -128,6 +128,8 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
             )
             facts.append(plane.counts)
             authenticator.refusals.refused.connect(OperatorCommands(plane).record_refusals)
+            if plane.meters is not None:
+                authenticator.limit_reached.connect(plane.meters.limits.record)
             logins = LoginSteps(plane.streams)
             async with _console(options, plane, logins):
                 process = _Process(options, authenticator, plane, logins)

@@ -264,6 +264,7 @@ class Worker:
         meters = None
         if given.meter is not None:
             meters = WorkerMeters(given.meter, clock)
+            given.authenticator.limit_reached.connect(meters.limits.record)
         recorder = None
         if given.audit is not None:
             given.audit.problem.connect(problems.on_audit)

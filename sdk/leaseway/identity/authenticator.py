@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.file_stamp import file_stamp
+from leaseway.wire.signals import Signal
 
 _logger = logging.getLogger(__name__)
 _POLL: Final = 1.0
@@ -88,6 +89,7 @@ class Authenticator:
 
     Attributes:
         refusals: The refused RPCs.
+        limit_reached: Emits the metadata of the error if the RPCs of a caller hold too much.
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
@@ -104,6 +106,7 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.refusals = RpcRefusals()
+        self.limit_reached: Signal[Mapping[str, str]] = Signal()
         self._identity_file = identity
         self._keys_file = keys
         self._shared = tuple((key.encode(), principal) for key, principal in shared)

@@ -66,14 +66,18 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
 
     It also limits what is read and releases the memory of RPCs that fail, so a server needs it even
     if all senders may send all RPCs.
+
+    Args:
+        authenticator: Knows the senders.
+        held: Counts what RPCs hold in memory; None for a count with the usual limit.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, held: CallerMemory | None = None) -> None:
         self._authenticator = authenticator
         self._handlers: dict[str, tuple[_Handler, _Handler]] = {}
         self._open_reads = OpenReads()
         self._reads = CallerReads()
-        self._held = CallerMemory()
+        self._held = held or CallerMemory()
         self._open_watches = 0
         self._unknown = self._checked("", _UNKNOWN)
 
@@ -180,13 +184,20 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             raise
         _caller.set(principal)
         if not rpc.streams:
-            self._held.hold(requests, principal, context)
+            self._hold(requests, principal, context)
             response = await _run(rpc, requests, context)
             del requests
-            self._held.hold(response, principal, context)
+            self._hold(response, principal, context)
             return response
         with self._authenticator.watch(authorization, certificate, principal) as revoked:
             return await run_until_revoked(revoked, _run(rpc, requests, context))
+
+    def _hold(self, message: Any, principal: Principal, context: Context) -> None:
+        try:
+            self._held.hold(message, principal, context)
+        except Fault as fault:
+            self._authenticator.limit_reached.emit(fault.metadata)
+            raise
 
     def _credentials(self, context: Context) -> tuple[str | None, bytes | None]:
         """Return the `authorization` header, or else the client certificate, of an RPC.
