@@ -163,6 +163,17 @@ async def test_a_server_without_ping_stays_connected_while_it_sends_anything(ben
     assert instance.state == "ready"
 
 
+async def test_an_idle_server_that_ignores_pings_stays_connected(bench: Bench) -> None:
+    patience = Patience(idle=0.05, answer=4.0)
+    instance = await bench.start(
+        bench.stdio("faulty", "discreet"), patience=patience, known_version="2025-11-25"
+    )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(patience.answer + 1):
+            await bench.closed.get()
+    assert instance.state == "ready"
+
+
 async def test_a_server_that_works_on_a_call_is_not_pinged(bench: Bench, tmp_path: Path) -> None:
     log = tmp_path / "log"
     spec = bench.stdio("echo_raw", "--legacy", "--log", str(log))

@@ -70,9 +70,13 @@ async def _until_due(peer: Peer, patience: Patience) -> None:
 
 
 async def _check(peer: Peer, patience: Patience) -> Fault | None:
-    """Ping; retry an unreachable endpoint until the time is up."""
+    """Ping; retry an unreachable endpoint until the time is up.
+
+    Some servers ignore what they do not know, and know no ping: they still list their tools.
+    """
     started = time.monotonic()
     lost: Fault | None = None
+    probing = asyncio.ensure_future(_probe_later(peer, patience.answer / 2))
     try:
         async with asyncio.timeout(patience.answer):
             for _ in range(_MAX_PINGS):
@@ -82,10 +86,17 @@ async def _check(peer: Peer, patience: Patience) -> Fault | None:
                 await asyncio.sleep(patience.answer / _MAX_PINGS)
     except TimeoutError:
         pass
+    finally:
+        probing.cancel()
     # Any message is a sign of life, for example from a server without ping.
     return (
         None if peer.liveness.received_at > started else _unresponsive(peer.server, patience, lost)
     )
+
+
+async def _probe_later(peer: Peer, pause: float) -> None:
+    await asyncio.sleep(pause)
+    await peer.probe()
 
 
 async def _ping(peer: Peer) -> Fault | None:
