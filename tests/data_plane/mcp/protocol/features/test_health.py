@@ -296,9 +296,11 @@ async def test_closing_an_unresponsive_server_does_not_report_a_loss(bench: Benc
 
 
 async def test_a_legacy_server_that_ignores_discover_starts_under_auto_in_time(
-    bench: Bench,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     started = asyncio.get_running_loop().time()
     instance = await bench.start(bench.stdio("faulty", "discreet", startup_timeout=8))
     assert instance.protocol_version == "2025-11-25"
     assert 3.9 < asyncio.get_running_loop().time() - started < 8
+    assert "faulty has not answered server/discover for 4 s" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection
 from typing import Any, Final, assert_never
@@ -11,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    REQUEST_TIMEOUT,
     UNSUPPORTED_PROTOCOL_VERSION,
     ServerCapabilities,
 )
@@ -28,6 +30,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS, SERVER_CAPABILITIES, ServerCapability
 
+_logger = logging.getLogger(__name__)
 _ABOUT_PARAMS: Final = frozenset({400, 422, 500})
 """HTTP statuses of servers that cannot read the params of a request."""
 _is_about_version: Final = re.compile(r"protocol.{0,3}version", re.IGNORECASE).search
@@ -124,6 +127,13 @@ async def _supports_discover(session: ClientSession, peer: Peer, timeout: float)
     except MCPError as error:
         if error.error.code == UNSUPPORTED_PROTOCOL_VERSION and _modern_only(error.error.data):
             raise
+        if error.error.code == REQUEST_TIMEOUT:
+            _logger.info(
+                "The server %s has not answered server/discover for %g s, and is greeted with "
+                "initialize. If it never does, `protocol: legacy` in its entry saves that time.",
+                peer.server,
+                timeout,
+            )
         return False
     except (ValueError, RuntimeError):  # an invalid answer, or only versions of the legacy era
         return False
