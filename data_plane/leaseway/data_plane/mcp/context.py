@@ -50,14 +50,14 @@ class UnopenedConnection:
 
     Attributes:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
-        older: What connects over the transport that the server may speak instead if it does not
-            accept its first message over this one.
+        other: What connects over the transport that the server may speak instead if it refuses
+            this one.
     """
 
     peer: Peer
     pid: int | None = None
     warnings: tuple[tuple[str, str], ...] = ()
-    older: Connect | None = None
+    other: Connect | None = None
 
 
 Connect = Callable[[ServerContext], Awaitable[UnopenedConnection]]

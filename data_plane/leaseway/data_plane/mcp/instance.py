@@ -279,7 +279,7 @@ class Instance:
     async def _connect_and_live(self) -> None:
         """Run the connection to its end; a second one if the first was greeted wrongly.
 
-        Or if the server refused its transport, and may speak an older one.
+        Or if the server refused its transport, and may speak another one.
         """
         known = self._known_version or self._host.eras.recall(self.spec.launch_hash)
         if self._greeting.is_legacy:
@@ -301,7 +301,7 @@ class Instance:
         await self._session.peer.aclose(hurry=True)
         self.stderr.clear()
         if first is None:
-            session = await self._connect(self._session.older, refused)
+            session = await self._connect(self._session.other, refused)
             await self._live(session, LEGACY_GREETING)
             return
         _logger.info(
@@ -319,7 +319,7 @@ class Instance:
             raise first from None  # the error of the complete attempt says more
 
     async def _connect(
-        self, older: Connect | None = None, refused: Fault | None = None
+        self, other: Connect | None = None, refused: Fault | None = None
     ) -> McpSession:
         (session_type, context_type), connect = await asyncio.to_thread(self._import)
         if not self._deadline:
@@ -346,7 +346,7 @@ class Instance:
             self._outgoing,
         )
         # From here on `_run` closes the peer, also if opening it fails.
-        session = self._session = await session_type.connect(context, older or connect, refused)
+        session = self._session = await session_type.connect(context, other or connect, refused)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
         peer.client = self._greeting.client

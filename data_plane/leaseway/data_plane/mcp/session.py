@@ -47,7 +47,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     postponement,
 )
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
-from leaseway.data_plane.mcp.protocol.stream_connection import ECHO_ADVICE
+from leaseway.data_plane.mcp.protocol.stream_connection import ECHO_ADVICE, StreamPeer
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.policy import folders
@@ -81,7 +81,7 @@ class McpSession:
 
     Attributes:
         warnings: (reason, sentence) about configuration that is not enforced on this worker.
-        older: What connects over the transport that the server may speak instead, if any.
+        other: What connects over the transport that the server may speak instead, if any.
         protocol_version: As negotiated; empty before.
         introduction: What the server said about itself at the handshake.
         skipped: Sentences about what the server said or listed that can't be used.
@@ -103,7 +103,7 @@ class McpSession:
         peer.missed.connect(self._on_missed)
         self.pid = connection.pid
         self.warnings = connection.warnings
-        self.older = connection.older
+        self.other = connection.other
         self._refused = refused
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION
@@ -127,7 +127,7 @@ class McpSession:
         Args:
             context: What the connection needs to know.
             connect: Returns the connection.
-            refused: How the server refused the transport of its entry, if this is the older one.
+            refused: How the server refused the transport of its entry, if this is the other one.
 
         Raises:
             Fault: SERVER_NOT_READY, with its `problem`.
@@ -319,12 +319,19 @@ class McpSession:
         return self.timed_out(error) and self._discovers and self._phase == "negotiate"
 
     def refused_transport(self, error: BaseException) -> Fault | None:
-        """Return how the server refused its first message if it may speak an older transport."""
+        """Return how the server refused its first message if it may speak the other transport."""
         cause = first_cause(error)
-        if self._phase != "negotiate" or not isinstance(cause, InvalidResponse):
+        if self.other is None or not self._begins:
             return None
-        refuses = http_status(cause.fault) in _WRONG_TRANSPORT_STATUSES
-        return cause.fault if refuses and self.older is not None else None
+        if not isinstance(cause, InvalidResponse | ConnectionLost):
+            return None
+        return cause.fault if http_status(cause.fault) in _WRONG_TRANSPORT_STATUSES else None
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the server has accepted nothing yet: a stream that is open is one of its own."""
+        has_stream = isinstance(self.peer, StreamPeer)
+        return self._phase == "connect" or (self._phase == "negotiate" and not has_stream)
 
     @staticmethod
     def timed_out(error: BaseException) -> bool:
@@ -342,7 +349,7 @@ class McpSession:
             garbage=peer.garbage,
             echoes=peer.echoes,
         )
-        if self._refused is None or self._phase != "connect":
+        if self._refused is None or not self._begins:
             return fault
         text = f"{self._refused.message} It was tried over {peer.transport_type}, too: "
         metadata = {**fault.metadata, **self._refused.metadata}

@@ -59,7 +59,7 @@ async def fault_of(bench: Bench, instance: Instance, text: str) -> Fault:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("404", "HTTP status 404: check its url; is its transport really "),
+        ("404", "HTTP status 404: check its url"),
         ("401", ": it requires a credential, or another one; set it in its entry, "),
         ("away", "redirects to http://127.0.0.2:1/other, which is not followed."),
         ("html", "check its url and transport."),

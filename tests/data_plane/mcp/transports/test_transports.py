@@ -111,12 +111,15 @@ async def cancel(bench: Bench, instance: Instance) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
-async def test_a_server_of_the_older_transport_is_found_at_any_url(
-    bench: Bench, urls: dict[str, str], protocol: str
+@pytest.mark.parametrize(
+    ("meant", "spoken"), [("streamable_http", "sse"), ("sse", "streamable_http")]
+)
+async def test_a_server_of_another_transport_is_found_at_any_url(
+    bench: Bench, urls: dict[str, str], protocol: str, meant: str, spoken: str
 ) -> None:
-    instance = await bench.start(bench.http_spec(urls["sse"], protocol=protocol))
+    instance = await bench.start(bench.at(meant, urls[spoken], protocol=protocol))
     assert list(instance.tools) == NAMES
-    assert peer_of(instance).transport_type == "sse"
+    assert peer_of(instance).transport_type == spoken
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, assert_never, cast
 
@@ -21,7 +22,7 @@ async def connect(host: Host, context: ServerContext) -> UnopenedConnection:
     transport = cast("RemoteTransport", context.spec.transport)  # one of those of `RemotePart`
     match transport:
         case "streamable_http":
-            return _connect_http(host, context)
+            return await _connect_http(host, context)
         case "sse":
             return await _connect_sse(host, context)
         case "websocket":
@@ -29,7 +30,7 @@ async def connect(host: Host, context: ServerContext) -> UnopenedConnection:
     assert_never(transport)
 
 
-def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
+async def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved = context.resolved
     peer = HttpConnection(
         context.server,
@@ -42,14 +43,16 @@ def _connect_http(host: Host, context: ServerContext) -> UnopenedConnection:
         renews_sessions=context.spec.truely_stateless,
     )
     # As MCP asks of clients: servers of 2024-11-05 may have any url. They know no ids of sessions.
-    older = None if resolved.session_id else partial(_connect_sse, host)
-    return UnopenedConnection(peer, older=older)
+    other = None if resolved.session_id else partial(_connect_sse, host)
+    return UnopenedConnection(peer, other=other)
 
 
 async def _connect_sse(host: Host, context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, host.http
     server, headers = context.server, resolved.headers
-    return context.stream(SseTransport(server, resolved.url, http, headers, context.outgoing))
+    transport = SseTransport(server, resolved.url, http, headers, context.outgoing)
+    # Servers that have moved on may have kept a url that ends in /sse.
+    return replace(context.stream(transport), other=partial(_connect_http, host))
 
 
 def _connect_websocket(host: Host, context: ServerContext) -> UnopenedConnection:
