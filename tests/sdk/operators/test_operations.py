@@ -172,6 +172,23 @@ async def test_events_are_followed_at_another_control_plane_when_the_first_is_go
         await other.stop()
 
 
+async def test_events_that_a_restarted_control_plane_tells_again_are_followed_once(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    plane.events = [admin_pb2.Event(number=1, message="It started.")]
+
+    def on_lost() -> None:
+        plane.events = [
+            admin_pb2.Event(number=8, message="It started."),
+            admin_pb2.Event(number=9, message="It ended."),
+        ]
+
+    events = follow_events(client, on_lost=on_lost)
+    async with asyncio.timeout(BOUND):
+        assert [(await anext(events)).message for _ in range(2)] == ["It started.", "It ended."]
+    await events.aclose()
+
+
 async def test_a_caller_who_may_not_read_events_gets_an_error_of_the_sdk(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:

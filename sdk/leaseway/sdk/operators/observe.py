@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
@@ -27,6 +28,8 @@ ResultT = TypeVar("ResultT")
 
 _HISTORY_TIMEOUT: Final = 30.0
 _RECONNECT_DELAY: Final = 1.0
+_REMEMBERED: Final = 4096
+"""Events by which those are known that another control plane tells again."""
 
 
 class OperatorClient(Protocol):
@@ -150,13 +153,16 @@ async def follow_events(
     """Yield the recorded events, then new events, until closed.
 
     After the first answer, it waits for a lost control plane, or for another one that leads, then
-    continues after the last event; `on_lost` is called each time.
+    continues after the last event; `on_lost` is called each time. A control plane that has started
+    learns the earlier events of workers anew, and gives them other numbers.
 
     Raises:
         LeasewayError: The control plane could not be reached at first, or rejected the request.
     """
     runtime = await client._ask(_reach, None)
     seen = 0
+    told: deque[EventInfo] = deque(maxlen=_REMEMBERED)
+    earlier: frozenset[EventInfo] = frozenset()
     while True:
         request = admin_pb2.WatchEventsRequest(
             client=runtime.identity.client_info,
@@ -169,7 +175,10 @@ async def follow_events(
         try:
             async for event in _stream(runtime, request, None):
                 seen = max(seen, event.number)
-                yield event
+                unnumbered = replace(event, number=0)
+                if unnumbered not in earlier:
+                    told.append(unnumbered)
+                    yield event
         except grpc.aio.AioRpcError as error:
             fault = fault_of_control_plane(error, runtime.identity.address)
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
@@ -177,6 +186,7 @@ async def follow_events(
             if not isinstance(error, RpcCutOff):  # else the channel has switched before
                 runtime.control.switch_leader(fault)
         on_lost()
+        earlier = frozenset(told)
         await asyncio.sleep(_RECONNECT_DELAY)
 
 
