@@ -112,6 +112,13 @@ class RestApi:
     async def on_redirect(self, request: web.Request) -> web.Response:
         raise web.HTTPFound(f"{self.elsewhere}/users/1")
 
+    async def on_moved(self, request: web.Request) -> web.Response:
+        """Redirect with the status at the end of the path to what the query names."""
+        location = f"{self.elsewhere}{request.query['to']}"
+        return web.Response(
+            status=int(request.path.rpartition("/")[2]), headers={"Location": location}
+        )
+
     async def on_around(self, request: web.Request) -> web.Response:
         raise web.HTTPFound("/around")
 

@@ -18,12 +18,12 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
-from leaseway.data_plane.kinds.http_api.redirects import redirect_target
+from leaseway.data_plane.kinds.http_api.redirects import Sending, next_sending
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
-from leaseway.spec.kinds.http_tools import IDEMPOTENT
+from leaseway.spec.kinds.http_tools import IDEMPOTENT, SAFE_METHODS
 from leaseway.wire import bounds
 from leaseway.wire.channels.encryption import leaves_encryption
 from leaseway.wire.channels.fetching import MAX_REDIRECTS, Guard, in_thread, leads_inside
@@ -68,13 +68,14 @@ class SendState:
 
     Attributes:
         written: Whether any of it was handed to a socket.
+        is_done: Whether it was answered with a redirect to what it has made.
         url: Where it was sent last, without credentials; None if nowhere yet.
     """
 
-    __slots__ = ("url", "written")
+    __slots__ = ("is_done", "url", "written")
 
     def __init__(self) -> None:
-        self.written = False
+        self.written = self.is_done = False
         self.url: URL | None = None
 
 
@@ -86,7 +87,7 @@ class HttpToolClient:
         query: Credentials in the query. They are added last, so that no error, log line or span
             contains them.
         credentials: The names of headers with credentials, which anonymous requests do not have.
-        follow_redirects: Whether redirects of GET and HEAD requests are followed.
+        follow_redirects: Whether redirects are followed, as `next_sending` says.
         outgoing: The proxies, and the cookies unless callers share the instance. Anonymous requests
             neither send nor keep cookies.
     """
@@ -175,7 +176,7 @@ class HttpToolClient:
             response = await self._send_once(
                 request, trace, sending, configured, anonymous, credential
             )
-            if response.status not in REFUSED:
+            if response.status not in REFUSED or sending.is_done:
                 return response
             sending.written = False  # the server did nothing with it
             if not await authorization.refused(credential, response.status, response.headers):
@@ -187,8 +188,8 @@ class HttpToolClient:
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
         configured: CIMultiDict[str], anonymous: bool, credential: Credential | None,
     ) -> HttpResponse:  # fmt: skip
-        url = URL(request.url, encoded=True)
-        start = url
+        start = URL(request.url, encoded=True)
+        now = Sending(request.method, start, request.body)
         headers = configured.copy()
         configured_cookies = headers.get("Cookie")
         headers.update(request.headers)
@@ -198,22 +199,23 @@ class HttpToolClient:
         is_own = True
         cookies = None if anonymous else self._outgoing.cookies
         for _ in range(MAX_REDIRECTS + 1):
+            method, url, content = now
             if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
             sending.url = url
             sent = self._with_query(url) if is_own and not anonymous else url
-            body = _TrackedBody(request.body, sending) if request.body is not None else None
+            body = _TrackedBody(content, sending) if content is not None else None
             sending.written = sending.written or body is None
             route = self._route(url)
             told = headers.copy() if cookies is not None or credential is not None else headers
             if cookies is not None and is_own:
                 cookies.add_to(told, url)
             if credential is not None and is_own:
-                told.update(credential.headers(request.method, sent))
+                told.update(credential.headers(method, sent))
             is_near = url.host == start.host
             connections = self._near if is_near else self._guarded(start, url, route)
             async with connections as http, http.request(
-                request.method, sent, data=body, headers=told, allow_redirects=False,
+                method, sent, data=body, headers=told, allow_redirects=False,
                 skip_auto_headers=None if "Content-Type" in told else _NOT_IMPLIED,
                 timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
             ) as response:  # fmt: skip
@@ -221,11 +223,14 @@ class HttpToolClient:
                     credential.learn(response.headers)
                 if cookies is not None and is_own:
                     cookies.store(response)
-                target = self._redirect(request, url, response)
-                if target is None:
-                    return await self._read(response, request.method in _OF_HEADERS)
-            url = target
-            is_own = same_origin(start, url)
+                following = self._redirect(now, response)
+                if following is None:
+                    return await self._read(response, method in _OF_HEADERS)
+            if following.body is None:
+                headers.pop("Content-Type", None)
+            sending.is_done |= following.method != method and method not in SAFE_METHODS
+            now = following
+            is_own = same_origin(start, now.url)
         raise Fault(
             Reason.SERVER_ERROR,
             f"The server {self._server} answers with redirects that do not end.",
@@ -268,23 +273,19 @@ class HttpToolClient:
                 raise
             raise self._not_followed(url, "inside this network") from None
 
-    def _redirect(
-        self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse
-    ) -> URL | None:
-        """Return the address that a response redirects to, or None if it is not followed.
+    def _redirect(self, sent: Sending, response: aiohttp.ClientResponse) -> Sending | None:
+        """Return what a response redirects to, or None if it is not followed.
 
         Raises:
             Fault: SERVER_ERROR: it leads out of encryption.
         """
         if not self._follows_redirects:
             return None
-        location, names = response.headers.get("location"), self._query_names
-        target = redirect_target(request.method, url, response.status, location, names)
-        if target is None:
-            return None
-        if leaves_encryption(url.scheme, target.scheme):
-            raise self._not_followed(target, "without encryption")
-        return target
+        location = response.headers.get("location")
+        following = next_sending(sent, response.status, location, self._query_names)
+        if following is not None and leaves_encryption(sent.url.scheme, following.url.scheme):
+            raise self._not_followed(following.url, "without encryption")
+        return following
 
     def _not_followed(self, target: URL, why: str) -> Fault:
         return Fault(
@@ -325,7 +326,8 @@ class HttpToolClient:
     def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
         """Return the fault for a failed connection."""
         refused = isinstance(error, _NOT_REACHED)
-        started: Started = "unknown" if sending.written and not refused else "no"
+        is_unsent = refused and not sending.is_done
+        started: Started = "unknown" if sending.written and not is_unsent else "no"
         failure = "could not be reached" if refused else "did not answer"
         system = getattr(getattr(error, "os_error", error), "strerror", None)
         descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
