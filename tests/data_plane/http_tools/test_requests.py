@@ -355,6 +355,12 @@ def test_invalid_base64_is_rejected() -> None:
 
 def test_a_json_body_without_arguments_is_an_empty_object() -> None:
     assert request(tool(parameter("a", "body"))).body == b"{}"
+
+
+def test_a_get_has_a_body_only_if_some_of_it_is_given() -> None:
+    search = tool(parameter("query", "body"), method="GET")
+    assert request(search, query={"match_all": {}}).body == b'{"query":{"match_all":{}}}'
+    assert (request(search).body, request(search).headers) == (None, {})
     assert request(tool()).body is None
 
 

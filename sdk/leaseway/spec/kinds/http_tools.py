@@ -50,9 +50,11 @@ alone, without a name."""
 IDEMPOTENT: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY")
 """Methods that may be retried when it is unknown whether the request arrived."""
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing and have no body."""
+"""Methods that change nothing and whose parameters are in the query, if nothing else is said."""
 SAFE_METHODS: Final = (*READ_METHODS, "QUERY")
 """Methods that change nothing."""
+BODILESS_METHODS: Final = ("HEAD", "OPTIONS")
+"""Methods whose requests have no body. GET has one where an API asks for it (RFC 9110, 9.3.1)."""
 DESTRUCTIVE: Final = ("PUT", "PATCH", "DELETE")
 """Methods that may change or remove what is there already."""
 
@@ -500,7 +502,7 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
     if parameter.position == "cookie" and not _TOKEN.fullmatch(name):
         return f"has the cookie parameter {shown}, which is not a valid name of a cookie"
-    if parameter.position == "body" and tool.method in READ_METHODS:
+    if parameter.position == "body" and tool.method in BODILESS_METHODS:
         return f"has the body parameter {shown}, but {tool.method} has no body"
     return None
 

@@ -218,3 +218,15 @@ def test_notes_of_encodings_are_bounded(many: int, notes: int) -> None:
     made = imported(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
     assert len(made.notes) == notes
     assert ("more than 100 fields" in made.notes[-1]) is (many > 100)
+
+
+def test_only_head_and_options_have_no_body() -> None:
+    body = (
+        "requestBody: { content: { application/json: { schema: { type: object, properties:"
+        " { query: { type: object } } } } } }"
+    )
+    made = imported(f"/x: {{ get: {{ {body} }}, head: {{ {body} }} }}")
+    search, head = made.tools
+    assert [(of.name, of.position) for of in search.parameters] == [("query", "body")]
+    assert (head.method, head.parameters) == ("HEAD", ())
+    assert made.notes == ("The tool of HEAD /x can't send its optional body: HEAD has none.",)

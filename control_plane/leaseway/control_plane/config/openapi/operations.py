@@ -21,10 +21,10 @@ from leaseway.control_plane.config.openapi.security import (
 from leaseway.control_plane.config.openapi.servers import ServerReader
 from leaseway.control_plane.config.openapi.swagger import convert_swagger
 from leaseway.spec.kinds.http_tools import (
+    BODILESS_METHODS,
     MAX_PARAMETERS,
     MAX_TOOLS,
     METHODS,
-    READ_METHODS,
     Body,
     HttpTool,
     ToolFault,
@@ -33,7 +33,6 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
-_OF_EMPTY: Final = {"type", "properties", "additionalProperties", "description", "title"}
 _MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
 _OTHER_METHODS: Final = ("TRACE",)
@@ -256,11 +255,11 @@ class _Importer:
         content_type = ""
         given = self._references.follow(operation.get("requestBody"))
         if isinstance(given, Mapping) and given.get("content"):
-            if method not in READ_METHODS:
+            if method not in BODILESS_METHODS:
                 body, content_type = parameters.add_body(given)
             elif given.get("required") is True:
                 raise Unsupported(f"it needs a body, but {method} has none")
-            elif not self._is_empty(given["content"]):
+            else:
                 notes.append(f"its optional body: {method} has none")
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
@@ -280,20 +279,6 @@ class _Importer:
             content_type=content_type,
             is_anonymous=operation.get("security", self._document.get("security")) == [],
             base_url=base_url,
-        )
-
-    def _is_empty(self, content: Any) -> bool:
-        """Return whether a body is an object without members in each of its media types."""
-        medias = list(content.values()) if isinstance(content, Mapping) else [None]
-        schemas: list[Any] = [
-            media.get("schema") if isinstance(media, Mapping) else {} for media in medias
-        ]
-        return all(
-            isinstance(schema, Mapping)
-            and schema.get("properties") == {}
-            and not schema.get("additionalProperties")
-            and not schema.keys() - _OF_EMPTY
-            for schema in map(self._of_schemas.follow, schemas)
         )
 
     def _merged(

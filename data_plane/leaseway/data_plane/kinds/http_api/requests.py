@@ -146,8 +146,9 @@ class _Values:
         values = list(self._at("body"))
         if values:
             return encode_body(self._tool.body, values, self._tool.content_type)
+        # An object of which nothing is given is sent, unless the method needs no body.
         of_body = [parameter for parameter in self._tool.parameters if parameter.position == "body"]
-        is_object = bool(of_body) and self._tool.body == "json"
+        is_object = bool(of_body) and self._tool.body == "json" and self._tool.method != "GET"
         is_whole = any(parameter.is_body for parameter in of_body)
         kind = self._tool.content_type or "application/json"
         return (b"{}", kind) if is_object and not is_whole else (None, "")
