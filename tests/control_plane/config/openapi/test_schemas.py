@@ -474,6 +474,23 @@ def test_an_object_is_open_where_no_pattern_tells_its_members(
 
 
 @pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"type": "object", "description": "Any."}, {"description": "Any."}),
+        ({"$ref": "#/components/schemas/Any"}, {}),
+        ({"type": "object", "maxProperties": 1}, {"type": "object", "maxProperties": 1}),
+    ],
+)
+def test_values_of_a_map_that_are_only_called_objects_may_be_anything(
+    values: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "additionalProperties": values}
+    given = {"name": "q", "in": "query", "schema": schema}
+    tool = only(json.dumps({"parameters": [given]}), schemas={"Any": {"type": "object"}})
+    assert tool.parameters[0].parsed == {"type": "object", "additionalProperties": kept}
+
+
+@pytest.mark.parametrize(
     ("rule", "kept"),
     [
         ("minimum: 3, exclusiveMinimum: false", {"minimum": 3}),

@@ -301,7 +301,8 @@ class _Conversion:
             part = schema.get(key)
             losses = self._losses
             if isinstance(part, Mapping):
-                converted[key] = self.schema(part, depth, above)
+                convert = self._others if key == "additionalProperties" else self.schema
+                converted[key] = convert(part, depth, above)
             elif isinstance(part, bool) and key == "additionalProperties":
                 converted[key] = part
             if key == "not" and key in converted and (not converted[key] or self._losses > losses):
@@ -330,6 +331,19 @@ class _Conversion:
             converted["required"] = names
             if not names:
                 del converted["required"]
+
+    def _others(
+        self, schema: Mapping[str, Any], depth: int, above: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Return the schema of all other members, which is open if it only calls them objects.
+
+        Generators for Java write `Map<String, Object>` so, whose values may be texts and numbers.
+        """
+        converted = self.schema(schema, depth, above)
+        if converted.get("type") == "object" and _CHECKED.isdisjoint(converted.keys() - {"type"}):
+            del converted["type"]
+            self._losses += 1
+        return converted
 
     def _tell_choices(
         self, schema: Mapping[str, Any], given: list[Any], parts: list[dict[str, Any]]
