@@ -276,6 +276,12 @@ def test_each_faulty_parameter_costs_only_itself() -> None:
     assert len(made.notes) == 2
 
 
+def test_a_header_that_is_told_twice_in_other_letters_is_one() -> None:
+    told = "{ name: x-tok, in: header }, { name: X-Tok, in: header, description: Yours. }"
+    (parameter,) = only(f"/x: {{ get: {{ parameters: [ {told} ] }} }}").parameters
+    assert (parameter.name, parameter.parsed) == ("X-Tok", {"description": "Yours."})
+
+
 def test_a_placeholder_that_the_document_says_nothing_of_is_a_text() -> None:
     tool = only("/x/{id}/y: { get: {} }")
     (parameter,) = tool.parameters

@@ -296,7 +296,9 @@ class _Importer:
                     raise Unsupported("one of its parameters has no name")
                 notes.append("its optional parameter without a name")
                 continue
-            merged[str(parameter["name"]), str(parameter.get("in"))] = parameter
+            name, place = str(parameter["name"]), str(parameter.get("in"))
+            # Frameworks tell a header twice: as it is read, and as it is documented.
+            merged[name.lower() if place == "header" else name, place] = parameter
         for name in placeholders(path):
             merged.setdefault((name, "path"), _text_in_path(name))
         for key, name in _pairs_of_query(path).items():
