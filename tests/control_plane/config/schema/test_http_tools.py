@@ -231,6 +231,8 @@ def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
     assert "'k' (the header 'Authorization: Bearer …')" in issue.message
+    auth = "auth: { client_credentials: { client_id: a, client_secret: { secret: b } } }"
+    assert not load(_with_document(tmp_path, f"{entry}, {auth}")).issues
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def _add_http_tools(
         for credential in credentials.values()
         if credential.header
     }
+    if values.get("auth"):
+        headers["authorization"] = "auth"
     query = {credential.name for credential in credentials.values() if credential.kind == "query"}
     names = SetNames(headers=headers, query=query, cookies=set_cookies)
     place, at = where.find("http_tools", server.at)
