@@ -30,6 +30,10 @@ from leaseway.spec.kinds.http_tools import HttpParameter, HttpTool
         ("", b"plain", "plain"),
         ("text/plain", "café".encode("latin-1"), "café"),
         ("image/svg+xml", b"<svg/>", "<svg/>"),
+        ("message/rfc822", b"Subject: x\r\n\r\nHi", "Subject: x\r\n\r\nHi"),
+        ("multipart/mixed; boundary=b", b"--b--\r\n", "--b--\r\n"),
+        ("chemical/x-mdl-sdfile", b"$$$$\n", "$$$$\n"),
+        ("binary/octet-stream", b"plain", "plain"),
     ],
 )
 def test_what_is_text_by_its_type_or_its_bytes_is_a_text(kind: str, body: bytes, text: str) -> None:

@@ -26,6 +26,7 @@ MAX_SHOWN: Final = 64 * KIB
 _SUCCESS: Final = range(200, 300)
 _FILES: Final = ("application/pdf", "application/postscript", "application/rtf")
 """Files for programs, though some have no byte that a text could not have."""
+_MEDIA: Final = ("image/", "audio/", "video/", "font/")
 _UNKNOWN: Final = "application/octet-stream"
 _MAX_HEADER: Final = 2_048
 _ONWARD: Final = ("retry-after", "location", "operation-location", "azure-asyncoperation")
@@ -237,11 +238,11 @@ def _is_text(response: HttpResponse) -> bool:
     kind = response.media_type
     if is_text_type(kind):
         return True
-    if kind in _FILES or (kind and not kind.startswith("application/")):
+    if kind in _FILES or kind.startswith(_MEDIA):
         return False
     if is_charset(response.charset):
         return True
-    # No list of types is complete: NDJSON, YAML, GraphQL and the like have several names each.
+    # No list of types is complete: NDJSON, YAML, mails and molecules have several names each.
     try:
         response.body.decode()
     except UnicodeDecodeError:
