@@ -288,6 +288,23 @@ def test_a_file_has_the_type_that_it_is_and_a_name_with_its_extension(
     assert f'; filename="{name}"\r\nContent-Type: {kind}\r\n\r\n'.encode() + content in body
 
 
+@pytest.mark.parametrize(
+    ("url", "name", "kind"),
+    [
+        ("data:text/csv;name=a%20b.csv;base64,aGk=", "a b.csv", "text/csv"),
+        ('DATA:text/csv; charset=utf-8; filename="..\\a.csv"; BASE64,aGk=', "a.csv", "text/csv"),
+        ("data:;name=..;base64,aGk%3D", "file", "application/octet-stream"),
+        ("data:text/plain,h%69", "file.txt", "text/plain"),
+        ("data:a b;name=a%22%0D.txt,hi", "file", "application/octet-stream"),
+        ("data:a/b;name=a%22.txt,hi", "a%22.txt", "a/b"),
+    ],
+)
+def test_a_data_url_says_the_name_and_type_of_its_file(url: str, name: str, kind: str) -> None:
+    file = parameter("file", "body", schema='{"contentEncoding": "base64"}')
+    body = request(tool(file, body="multipart"), file=url).body or b""
+    assert f'; filename="{name}"\r\nContent-Type: {kind}\r\n\r\nhi\r\n'.encode() in body
+
+
 def test_members_of_a_whole_body_are_its_parts() -> None:
     schema = {
         "properties": {"meta": {"type": "object"}},
@@ -347,10 +364,11 @@ def test_a_body_may_be_one_parameter() -> None:
     assert request(tool(text, body="text"), text="ä").body == "ä".encode()
 
 
-def test_invalid_base64_is_rejected() -> None:
+@pytest.mark.parametrize("text", ["not base64!", "data:text/plain;base64", "data:;base64,!"])
+def test_what_is_no_file_is_rejected(text: str) -> None:
     called = tool(parameter("data", "body", is_body=True), body="binary")
-    with pytest.raises(Fault, match="data is neither base64 nor an artifact"):
-        request(called, data="not base64!")
+    with pytest.raises(Fault, match="data is neither base64, a data: URL nor an artifact"):
+        request(called, data=text)
 
 
 def test_a_json_body_without_arguments_is_an_empty_object() -> None:

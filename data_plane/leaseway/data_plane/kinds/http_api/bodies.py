@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, assert_never
 
 import msgspec
 
-from leaseway.data_plane.kinds.http_api.files import BYTES, file_name, file_type
+from leaseway.data_plane.kinds.http_api.files import (
+    BYTES,
+    File,
+    file_name,
+    file_of,
+    file_type,
+)
 from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, text_of
 from leaseway.spec.kinds.http_tools import Body, HttpParameter, Style
 from leaseway.wire.errors import Fault, Reason
@@ -47,7 +51,8 @@ def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]
         case "multipart":
             return _multipart(values, kind or _FORM_DATA)
         case "binary":
-            return _bytes(parameter, value), kind or parameter.media_type or BYTES
+            file = _file(parameter, value)
+            return file.content, kind or parameter.media_type or file.kind or BYTES
         case "text":
             kind = kind or parameter.media_type or _TEXT
             return text_of(value).encode("utf-8", "replace"), kind
@@ -80,14 +85,15 @@ def _form(values: Values) -> Iterator[str]:
             yield from pairs(parameter, value)
 
 
-def _bytes(parameter: HttpParameter, value: Any) -> bytes:
+def _file(parameter: HttpParameter, value: Any) -> File:
     """Decode a value; artifacts have been replaced by their bytes before."""
     if isinstance(value, bytes):
-        return value
+        return File(value)
     try:
-        return base64.b64decode(text_of(value), validate=True)
-    except (binascii.Error, ValueError):
-        raise unsendable(parameter.name, "is neither base64 nor an artifact's reference") from None
+        return file_of(text_of(value))
+    except ValueError:
+        text = "is neither base64, a data: URL nor an artifact's reference"
+        raise unsendable(parameter.name, text) from None
 
 
 def _lines(value: Any, kind: str) -> bytes:
@@ -104,9 +110,9 @@ def _multipart(values: Values, kind: str) -> tuple[bytes, str]:
     parts: list[bytes] = []
     for parameter, value in _members(values):
         for item in _parts(parameter, value):
-            own, content = _part(parameter, item)
+            own, content, name = _part(parameter, item)
             if has_names:
-                lines = [_disposition(parameter, item, own)]
+                lines = [_disposition(parameter, name)]
                 lines += [f"Content-Type: {own}"] if own else []
             else:
                 lines = [f"Content-Type: {own or _TEXT}"]
@@ -137,29 +143,26 @@ def _parts(parameter: HttpParameter, value: Any) -> Iterable[Any]:
     return [item for item in items if item is not None]
 
 
-def _part(parameter: HttpParameter, item: Any) -> tuple[str, bytes]:
-    """Return the content type of a part, empty if it is plain text, and its content."""
-    if _is_file(parameter, item):
-        content = _bytes(parameter, item)
-        return file_type(parameter.media_type, content), content
+def _part(parameter: HttpParameter, item: Any) -> tuple[str, bytes, str]:
+    """Return the content type of a part, its content and the name of its file.
+
+    The type of plain text is empty, and so is the name of what is no file.
+    """
+    if parameter.is_binary and isinstance(item, str | bytes):
+        file = _file(parameter, item)
+        kind = file_type(parameter.media_type, file)
+        return kind, file.content, file.name or file_name(parameter.sent_as, kind)
     is_object = isinstance(item, list | dict) or parameter.style == "json"
     own = "" if parameter.is_binary else parameter.media_type
     if is_object:
-        return own or _JSON, msgspec.json.encode(item)
-    return own, text_of(item).encode("utf-8", "replace")
+        return own or _JSON, msgspec.json.encode(item), ""
+    return own, text_of(item).encode("utf-8", "replace"), ""
 
 
-def _is_file(parameter: HttpParameter, item: Any) -> bool:
-    return parameter.is_binary and isinstance(item, str | bytes)
-
-
-def _disposition(parameter: HttpParameter, item: Any, kind: str) -> str:
-    """Return the header with the name of a part, and of its file."""
-    name = _quoted_name(parameter.sent_as)
-    header = f'Content-Disposition: form-data; name="{name}"'
-    if _is_file(parameter, item):
-        header += f'; filename="{file_name(name, kind)}"'
-    return header
+def _disposition(parameter: HttpParameter, file: str) -> str:
+    """Return the header with the name of a part, and of its file if it is one."""
+    header = f'Content-Disposition: form-data; name="{_quoted_name(parameter.sent_as)}"'
+    return f'{header}; filename="{_quoted_name(file)}"' if file else header
 
 
 def _quoted_name(name: str) -> str:

@@ -16,6 +16,14 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
+_FILE: Final = (
+    "Base64, a data: URL with the name of the file (data:text/csv;name=a.csv;base64,...), or the"
+    " reference of an artifact (artifacts/mcp/...)."
+)
+_SAID: Final = ("Base64.", "(base64)")
+"""What the descriptions of a document's bytes end with already."""
+_OF_FILES: Final = ("multipart", "binary")
+"""Bodies in which bytes are files; elsewhere an API decodes them itself."""
 
 
 def definitions(tools: Iterable[HttpTool]) -> dict[str, bytes]:
@@ -37,7 +45,7 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
     """Return the JSON Schema of a tool's arguments: an object of all its parameters."""
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {parameter.name: _schema(parameter) for parameter in tool.parameters},
+        "properties": {parameter.name: _schema(parameter, tool) for parameter in tool.parameters},
         "additionalProperties": False,
     }
     required = [parameter.name for parameter in tool.parameters if parameter.required]
@@ -46,13 +54,17 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
     return schema
 
 
-def _schema(parameter: HttpParameter) -> Mapping[str, Any]:
+def _schema(parameter: HttpParameter, tool: HttpTool) -> Mapping[str, Any]:
     """Return a parameter's schema; for bytes, with a note on their encoding."""
     schema = parameter.parsed
     if not parameter.is_binary:
         return schema
-    description = f"{schema.get('description', '')} {_BYTES}".strip()
-    return {**schema, "description": description}
+    is_file = parameter.position == "body" and tool.body in _OF_FILES
+    description = str(schema.get("description", ""))
+    for said in _SAID:
+        description = description.removesuffix(said)
+    about = _FILE if is_file else _BYTES
+    return {**schema, "description": f"{description.strip()} {about}".strip()}
 
 
 def _annotations(tool: HttpTool) -> dict[str, bool]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote, unquote_to_bytes
 
+from leaseway.spec.kinds.http_tools import is_media_type
 from leaseway.wire.messages.artifact_refs import extension_of, media_type, type_of_bytes
 
 BYTES: Final = "application/octet-stream"
@@ -34,11 +38,54 @@ _EXTENSIONS: Final[Mapping[str, str]] = {
 }
 
 
-def file_type(declared: str, content: bytes) -> str:
-    """Return a file's media type: the declared one, or else what its first bytes say."""
-    if declared and media_type(declared) != BYTES:
-        return declared
-    return type_of_bytes(content) or BYTES
+_DATA_URL: Final = "data:"
+_NAMES: Final = ("name", "filename")
+"""Parameters of data URLs in which clients write the name of a file."""
+_MAX_NAME: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file, with its media type and name if whoever gave it said so; else empty."""
+
+    content: bytes
+    kind: str = ""
+    name: str = ""
+
+
+def file_of(text: str) -> File:
+    """Return the file that base64 or a data URL (RFC 2397) stands for.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if text[: len(_DATA_URL)].lower() != _DATA_URL:
+        return File(base64.b64decode(text, validate=True))
+    header, comma, data = text[len(_DATA_URL) :].partition(",")
+    if not comma:
+        raise ValueError
+    kind, *parameters = (part.strip() for part in header.split(";"))
+    pairs = (parameter.partition("=") for parameter in parameters)
+    names = (_usable_name(value) for key, _, value in pairs if key.lower() in _NAMES)
+    content = unquote_to_bytes(data)
+    if parameters and parameters[-1].lower() == "base64":
+        content = base64.b64decode(content, validate=True)
+    return File(content, kind if is_media_type(kind) else "", next(names, ""))
+
+
+def _usable_name(written: str) -> str:
+    """Return the name of a file without folders; empty if none can be sent."""
+    name = unquote(written.strip('"')).replace("\\", "/").rpartition("/")[2]
+    is_usable = name.isprintable() and len(name) <= _MAX_NAME and name not in (".", "..")
+    return name if is_usable else ""
+
+
+def file_type(declared: str, file: File) -> str:
+    """Return a file's media type: the declared one, its own, or else what its first bytes say."""
+    for kind in (declared, file.kind):
+        if kind and media_type(kind) != BYTES:
+            return kind
+    return type_of_bytes(file.content) or BYTES
 
 
 def file_name(field: str, kind: str) -> str:
