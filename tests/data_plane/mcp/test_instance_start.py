@@ -12,12 +12,18 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from tests.conftest import BOUND
+from tests.data_plane.doubles.transport import MemoryTransport
 from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.kinds.pod.api import Pods
+from leaseway.data_plane.mcp.context import UnopenedConnection
 from leaseway.data_plane.mcp.protocol.features.handshake import version_instead
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
+from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.data_plane.mcp.session import McpSession
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
@@ -368,6 +374,19 @@ async def test_an_instance_closed_before_its_start_never_starts(bench: Bench) ->
     with pytest.raises(Fault, match="cancelled"):
         await instance.start()
     assert instance.pid is None
+
+
+async def test_a_login_that_the_other_transport_requires_is_told_alone(bench: Bench) -> None:
+    near, _ = MemoryTransport.pair()
+    session = McpSession(
+        bench.http_spec("http://127.0.0.1:1/"),
+        UnopenedConnection(StreamPeer("remote", near)),
+        str,
+        lambda: None,
+        Fault(Reason.SERVER_ERROR, "It answered with HTTP status 405."),
+    )
+    login = Fault(Reason.LOGIN_REQUIRED, "Log in.")
+    assert session.start_fault(ConnectionLost(login), StderrTail()) == login
 
 
 async def test_a_call_before_the_start_is_rejected(bench: Bench) -> None:

@@ -349,7 +349,7 @@ class McpSession:
             garbage=peer.garbage,
             echoes=peer.echoes,
         )
-        if self._refused is None or not self._begins:
+        if self._refused is None or not self._begins or fault.reason in OF_AUTHORIZATION:
             return fault
         text = f"{self._refused.message} It was tried over {peer.transport_type}, too: "
         metadata = {**fault.metadata, **self._refused.metadata}
