@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -84,6 +87,33 @@ async def test_an_error_status_is_an_error_with_its_body(port: int) -> None:
     result = await get(f"http://127.0.0.1:{port}/nothing")
     assert result.is_error
     assert result.text == "127.0.0.1 responded with 404.\nnothing here"
+
+
+async def test_names_whose_lookup_hangs_hold_up_no_others(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proceed, look_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == "slow.test":
+            proceed.wait(BOUND)
+        return look_up("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    function = http_get(parse_hosts(["127.0.0.1", "slow.test", "quick.test"])).function
+    assert function is not None
+    hung = [
+        asyncio.ensure_future(function({"url": f"http://slow.test:{port}/json"}))
+        for _ in range(33)  # more threads than a loop has
+    ]
+    try:
+        async with asyncio.timeout(20):  # a hung one ends after 30 s
+            # A task as well, so that it comes after them.
+            result = await asyncio.ensure_future(function({"url": f"http://quick.test:{port}/"}))
+        assert "quick.test responded with 404" in result.text
+    finally:
+        proceed.set()
+        await asyncio.gather(*hung)
 
 
 async def test_a_name_is_resolved_once_for_each_hop(port: int) -> None:

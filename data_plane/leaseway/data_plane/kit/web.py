@@ -20,6 +20,7 @@ from leaseway.data_plane.kit.addresses import AllowedHosts, parse_address
 from leaseway.data_plane.kit.schemas import READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
 from leaseway.wire.channels.encryption import leaves_encryption
+from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.messages.charsets import text_of_body
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -29,6 +30,7 @@ MAX_BODY: Final = 1 << 20
 _TIMEOUT: Final = 30.0
 _MAX_HOPS: Final = 5
 _MAX_ADDRESSES: Final = 16
+_MAX_LOOKUPS: Final = 64
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HEADERS: Final = {
     "User-Agent": f"leaseway-kit/{PACKAGE_VERSION}",
@@ -46,11 +48,12 @@ def http_get(hosts: AllowedHosts, resolve: Resolve | None = None) -> Tool:
         hosts: The allowed hosts.
         resolve: Returns the addresses of a host and port; None uses the system's resolver.
     """
+    resolve = resolve or _System().addresses
 
     async def run(arguments: Mapping[str, Any]) -> ToolResult:
         try:
             async with asyncio.timeout(_TIMEOUT):
-                return await _get(arguments["url"], hosts, resolve or _system_addresses)
+                return await _get(arguments["url"], hosts, resolve)
         except TimeoutError:
             raise ToolError(f"The response was not complete within {_TIMEOUT:g} s.") from None
 
@@ -198,10 +201,20 @@ async def _allowed_addresses(url: URL, hosts: AllowedHosts, resolve: Resolve) ->
     return addresses[:_MAX_ADDRESSES]
 
 
-async def _system_addresses(host: str, port: int) -> Sequence[str]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
+class _System:
+    """Looks names up, at most 64 at once.
+
+    In threads of their own: names whose name servers do not answer would hold the few of the loop,
+    and with them all other lookups, and the end of the process.
+    """
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_MAX_LOOKUPS)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        async with self._turns:
+            found = await in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 class _FixedResolver(AbstractResolver):
