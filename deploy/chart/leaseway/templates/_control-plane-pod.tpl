@@ -4,12 +4,12 @@
 {{- $files := or $cp.config.system $cp.config.tenants }}
 {{- $volume := $cp.store.volume }}
 {{- $claim := default (printf "%s-data" $name) $volume.existingClaim }}
-serviceAccountName: {{ include "leaseway.serviceAccount" . }}
+serviceAccountName: {{ include "leaseway.serviceAccount" . | quote }}
 automountServiceAccountToken: true
 terminationGracePeriodSeconds: 30
 containers:
   - name: control-plane
-    image: {{ include (ternary "leaseway.storesImage" "leaseway.image" (not (empty $cp.store.existingSecret))) . }}
+    image: {{ include (ternary "leaseway.storesImage" "leaseway.image" (not (empty $cp.store.existingSecret))) . | quote }}
     args:
       - control-plane
       - --listen={{ include "leaseway.anyAddress" . }}:{{ $cp.port }}
@@ -27,7 +27,7 @@ containers:
       - --leader-lease={{ .Release.Namespace }}/{{ $name }}
       - --leader-lease-duration={{ $cp.leaseDuration }}
       - --advertise=[$(POD_IP)]:{{ $cp.port }}
-      - --expect-workers={{ $cp.expectWorkers }}
+      - --expect-workers={{ int64 $cp.expectWorkers }}
       {{- if $volume.enabled }}
       - --data=/var/lib/leaseway/store
       {{- end }}
@@ -42,8 +42,8 @@ containers:
       - name: LEASEWAY_SEAL_KEY
         valueFrom:
           secretKeyRef:
-            name: {{ include "leaseway.keySecret" . }}
-            key: {{ .Values.key.sealKey }}
+            name: {{ include "leaseway.keySecret" . | quote }}
+            key: {{ .Values.key.sealKey | quote }}
       - name: POD_IP
         valueFrom: { fieldRef: { fieldPath: status.podIP } }
     ports:
@@ -76,11 +76,11 @@ containers:
 volumes:
   {{- if $volume.enabled }}
   - name: data
-    persistentVolumeClaim: { claimName: {{ $claim }} }
+    persistentVolumeClaim: { claimName: {{ $claim | quote }} }
   {{- end }}
   {{- if $cp.store.existingSecret }}
   - name: store
-    secret: { secretName: {{ $cp.store.existingSecret }}, defaultMode: 0440 }
+    secret: { secretName: {{ $cp.store.existingSecret | quote }}, defaultMode: 0440 }
   {{- end }}
   {{- if $files }}
   - name: config
@@ -93,7 +93,7 @@ volumes:
               - { key: system.yaml, path: system.yaml }
               {{- end }}
               {{- range $tenant, $_ := $cp.config.tenants }}
-              - { key: "tenant.{{ $tenant }}.yaml", path: "tenants/{{ $tenant }}.yaml" }
+              - { key: {{ include "leaseway.tenantKey" $tenant }}, path: {{ printf "tenants/%s.yaml" $tenant | quote }} }
               {{- end }}
   {{- end }}
 {{- end }}

@@ -3,7 +3,7 @@
 terminationGracePeriodSeconds: 45
 containers:
   - name: front
-    image: {{ include "leaseway.image" . }}
+    image: {{ include "leaseway.image" . | quote }}
     args:
       - mcp-front
       - --control-plane={{ include "leaseway.fullname" . }}-control-plane.{{ .Release.Namespace }}.svc:{{ .Values.controlPlane.port }}

@@ -1,9 +1,17 @@
-{{/* `helm upgrade --reuse-values` keeps the values of the chart before, without what is new in this one. */}}
+{{/*
+Refuse values without one of the sections: if it is null, and after `helm upgrade --reuse-values`, which keeps the values of the
+chart before, without what is new in this one. values.schema.json requires what is in a section.
+*/}}
 {{- define "leaseway.checkValues" -}}
-{{- range $name := list "podSecurityContext" "front" "tests" }}
-{{- $value := get $.Values $name }}
-{{- if or (not (kindIs "map" $value)) (and (eq $name "front") (not (hasKey $value "service"))) }}
-{{- fail (printf "%s has no value: `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" (ternary "front.service" $name (eq $name "front"))) }}
+{{- range $path := list "image" "podSecurityContext" "key" "controlPlane.resources" "controlPlane.config" "controlPlane.store.volume" "workers" "workerDefaults.audit" "workerDefaults.autoscaling" "front.service" "tls.certManager.issuerRef" "networkPolicy.clients" "networkPolicy.monitoring" "serviceMonitor" "serviceAccount" "telemetry.otlpHeaders" "tests" }}
+{{- $value := $.Values }}
+{{- $section := "" }}
+{{- range $name := splitList "." $path }}
+{{- $value = get $value $name }}
+{{- $section = trimPrefix "." (printf "%s.%s" $section $name) }}
+{{- if not (kindIs "map" $value) }}
+{{- fail (printf "%s has no value: leave it out instead of null; `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" $section) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -23,8 +31,8 @@
 {{- end }}
 
 {{- define "leaseway.selector" -}}
-app.kubernetes.io/name: {{ include "leaseway.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "leaseway.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "leaseway.labels" -}}
@@ -46,13 +54,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The image, by default with this tag. A digest may stand in the repository or in the tag. */}}
 {{- define "leaseway.imageOf" -}}
 {{- $image := .root.Values.image -}}
+{{- $tag := $image.tag | default "" -}}
 {{- if contains "@" $image.repository -}}
-{{- if $image.tag }}{{ fail "image.repository has a digest and image.tag is set: choose one" }}{{ end -}}
+{{- if $tag }}{{ fail "image.repository has a digest and image.tag is set: choose one" }}{{ end -}}
 {{ $image.repository }}
-{{- else if hasPrefix "sha256:" $image.tag -}}
-{{ $image.repository }}@{{ $image.tag }}
+{{- else if hasPrefix "sha256:" $tag -}}
+{{ $image.repository }}@{{ $tag }}
 {{- else -}}
-{{ $image.repository }}:{{ $image.tag | default .tag }}
+{{ $image.repository }}:{{ $tag | default .tag }}
 {{- end -}}
 {{- end }}
 
@@ -77,8 +86,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - name: LEASEWAY_KEY
   valueFrom:
     secretKeyRef:
-      name: {{ include "leaseway.keySecret" . }}
-      key: {{ .Values.key.secretKey }}
+      name: {{ include "leaseway.keySecret" . | quote }}
+      key: {{ .Values.key.secretKey | quote }}
 {{- include "leaseway.tlsEnv" . }}
 {{- with .Values.telemetry.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
@@ -93,8 +102,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - name: OTEL_EXPORTER_OTLP_HEADERS
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .secretKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .secretKey | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -147,7 +156,7 @@ root: the chart; own: the component's values; spec: what only this component has
 
 {{/*
 The container of a pod and the pod's volumes: what all have, what the component has, and the values that its owner adds,
-in this order, because a variable may use those before it.
+in this order, because a variable may use those before it. The owner's replace those of the same name.
 
 root: the chart; own: the component's values; spec: what only this component has.
 */}}
@@ -162,7 +171,8 @@ root: the chart; own: the component's values; spec: what only this component has
 {{- end }}
 {{- $all := dict "env" (include "leaseway.keyEnv" .root | fromYamlArray) "envFrom" list "volumeMounts" $mounts -}}
 {{- range $field, $common := $all }}
-{{- $list := concat $common (get $container $field | default list) (get $.own $field | default list) -}}
+{{- $chart := concat $common (get $container $field | default list) -}}
+{{- $list := include "leaseway.joined" (dict "field" $field "base" $chart "with" (get $.own $field | default list)) | fromYamlArray -}}
 {{- with $list }}{{ $_ := set $container $field . }}{{ end -}}
 {{- end }}
 {{- $drops := dict "drop" (list "ALL") -}}
@@ -170,17 +180,39 @@ root: the chart; own: the component's values; spec: what only this component has
 {{- $_ := set $container "securityContext" $security -}}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy -}}
 {{- $_ := set $container "resources" .own.compute -}}
-{{- $volumes = concat $volumes (.spec.volumes | default list) (.own.volumes | default list) -}}
+{{- $volumes = concat $volumes (.spec.volumes | default list) -}}
+{{- $volumes = include "leaseway.joined" (dict "field" "volumes" "base" $volumes "with" (.own.volumes | default list)) | fromYamlArray -}}
 {{- dict "container" $container "volumes" $volumes | toYaml -}}
 {{- end }}
 
-{{/* An object with the fields of another one: objects are merged, lists appended, others replaced. */}}
+{{/*
+Two lists of a pod or container as one. Items of the first that the second has, too, are left out: the API refuses two with the
+same key, in a server-side apply as of Helm 4.
+*/}}
+{{- define "leaseway.joined" -}}
+{{- $keys := dict "volumeMounts" (list "mountPath") "ports" (list "containerPort" "protocol") "hostAliases" (list "ip") "topologySpreadConstraints" (list "topologyKey" "whenUnsatisfiable") -}}
+{{- range list "env" "volumes" "imagePullSecrets" "initContainers" }}{{ $_ := set $keys . (list "name") }}{{ end -}}
+{{- $key := get $keys .field | default list -}}
+{{- $with := dict -}}
+{{- range .with }}{{ if kindIs "map" . }}{{ $_ := set $with (include "leaseway.itemKey" (dict "item" . "key" $key)) true }}{{ end }}{{ end -}}
+{{- $list := list -}}
+{{- range .base }}
+{{- if not (and $key (hasKey $with (include "leaseway.itemKey" (dict "item" . "key" $key)))) }}{{ $list = append $list . }}{{ end }}
+{{- end }}
+{{- concat $list .with | toYaml -}}
+{{- end }}
+
+{{- define "leaseway.itemKey" -}}
+{{- range .key }}{{ get $.item . | toJson }} {{ end -}}
+{{- end }}
+
+{{/* An object with the fields of another one: objects are merged, lists joined, others replaced. */}}
 {{- define "leaseway.extended" -}}
 {{- $base := .base -}}
 {{- $with := .with -}}
 {{- range $field, $value := $with }}
 {{- if and (kindIs "slice" $value) (kindIs "slice" (get $base $field)) }}
-{{- $_ := set $with $field (concat (get $base $field) $value) -}}
+{{- $_ := set $with $field (include "leaseway.joined" (dict "field" $field "base" (get $base $field) "with" $value) | fromYamlArray) -}}
 {{- end }}
 {{- end }}
 {{- mustMergeOverwrite $base $with | toYaml -}}
@@ -214,7 +246,7 @@ it serves nobody, and would hold up the drain of its node.
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   labels:
     {{- include "leaseway.labels" .root | nindent 4 }}
     {{- .labels | nindent 4 }}
@@ -250,7 +282,7 @@ spec:
 {{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
 - { name: LEASEWAY_TLS_{{ $name }}, value: /run/tls/{{ $file }} }
 {{- end }}
-- { name: LEASEWAY_TLS_NAME, value: {{ include "leaseway.tlsName" . }} }
+- { name: LEASEWAY_TLS_NAME, value: {{ include "leaseway.tlsName" . | quote }} }
 {{- end }}
 {{- end }}
 
@@ -267,14 +299,20 @@ grpc: { port: {{ .port }}{{ with .service }}, service: {{ . }}{{ end }} }
 {{- define "leaseway.frontArgs" -}}
 {{- $name := printf "%s-front" (include "leaseway.fullname" .) -}}
 {{- $front := .Values.front -}}
-- --tenant={{ $front.tenant }}
-{{- range concat (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace)) $front.hosts }}
-- --allow-host={{ . }}
+- {{ printf "--tenant=%s" $front.tenant | quote }}
+{{- range concat (list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace)) ($front.hosts | default list) }}
+- {{ printf "--allow-host=%s" . | quote }}
 {{- end }}
 {{- range $front.origins }}
-- --allow-origin={{ . }}
+- {{ printf "--allow-origin=%s" . | quote }}
 {{- end }}
 {{- range $front.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end }}
+
+{{/* The key of a tenant's file in the ConfigMap, whose keys have fewer characters than names of tenants. */}}
+{{- define "leaseway.tenantKey" -}}
+{{- $name := ternary . (sha256sum .) (regexMatch "^[-._a-zA-Z0-9]{1,200}$" .) -}}
+{{- printf "tenant.%s.yaml" $name | quote -}}
 {{- end }}

@@ -16,7 +16,7 @@ terminationGracePeriodSeconds: {{ $w.terminationGracePeriodSeconds }}
 {{- end }}
 containers:
   - name: worker
-    image: {{ $w.image | default (include (ternary "leaseway.storesImage" "leaseway.image" (hasPrefix "s3://" $w.audit.sink)) $root) }}
+    image: {{ $w.image | default (include (ternary "leaseway.storesImage" "leaseway.image" (hasPrefix "s3://" ($w.audit.sink | default ""))) $root) | quote }}
     args:
       - worker
       - --control-plane={{ include "leaseway.fullname" $root }}-control-plane.{{ $root.Release.Namespace }}.svc:{{ $root.Values.controlPlane.port }}
@@ -24,7 +24,7 @@ containers:
       - --advertise=[$(POD_IP)]:{{ $w.port }}
       - --id=$(POD_NAME)
       - --metrics={{ include "leaseway.anyAddress" $root }}:{{ $w.metricsPort }}
-      - --capacity={{ $w.capacity }}
+      - --capacity={{ int64 $w.capacity }}
       - --log-format=json
       - --label=pool={{ $pool }}
       {{- range $key, $value := $w.labels }}
@@ -41,7 +41,7 @@ containers:
       - --audit=/var/lib/leaseway/audit
       - {{ printf "--audit-sink=%s" $w.audit.sink | quote }}
       - --audit-policy={{ $w.audit.policy }}
-      - --audit-space={{ $w.audit.space }}
+      - {{ printf "--audit-space=%s" $w.audit.space | quote }}
       {{- end }}
       {{- range $w.extraArgs }}
       - {{ . | quote }}
@@ -60,7 +60,7 @@ containers:
       {{- end }}
     {{- with $w.audit.credentials }}
     envFrom:
-      - secretRef: { name: {{ . }} }
+      - secretRef: { name: {{ . | quote }} }
     {{- end }}
     ports:
       - { name: grpc, containerPort: {{ $w.port }} }
@@ -100,6 +100,6 @@ volumes:
   {{- end }}
   {{- range $number, $secret := $w.secretFiles }}
   - name: secret-{{ $number }}
-    secret: { secretName: {{ $secret }}, defaultMode: 288 }
+    secret: { secretName: {{ $secret | quote }}, defaultMode: 288 }
   {{- end }}
 {{- end }}

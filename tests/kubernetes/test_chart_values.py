@@ -1,0 +1,213 @@
+"""Values of the chart that are odd, missing, or in conflict with what the chart sets itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from tests.kubernetes.chart import of_kind, render
+from tests.kubernetes.cluster import CHART
+
+_TLS = ("--set=tls.certManager.enabled=true", "--set-string=tls.certManager.issuerRef.name=1")
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return found
+
+
+def sections(found: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the values that are objects with values of their own, by their paths."""
+    for name, value in found.items():
+        if (
+            isinstance(value, dict)
+            and value
+            and name not in ("compute", "default", "seccompProfile")
+        ):
+            at = f"{path}.{name}".lstrip(".")
+            yield at, value
+            yield from sections(value, at)
+
+
+def refusal(helm: str, *options: str) -> str:
+    outcome = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), *options],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode != 0
+    return outcome.stderr
+
+
+def pod(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = (
+        manifest["spec"]["template"]["spec"]
+        for manifest in of_kind(objects, "Deployment")
+        if manifest["metadata"]["name"] == name
+    )
+    return dict(found)
+
+
+def test_texts_that_yaml_takes_for_other_types_stay_texts(helm: str) -> None:
+    texts = (
+        *("nameOverride=1", "fullnameOverride=y", "key.existingSecret=1", "key.secretKey=1e3"),
+        *("key.sealKey=on", "serviceAccount.name=1", "image.repository=1", "front.tenant=a: b # c"),
+        *("controlPlane.store.existingSecret=1", "telemetry.otlpHeaders.existingSecret=1"),
+        *("workers.y.secretFiles={1}", "workers.1.audit.credentials=1", "workers.1.image=no"),
+        *("workers.1.audit.sink=nats://nats/A/b", "tls.certManager.dnsNames={*.example.com}"),
+    )
+    options = [f"--set-string={text}" for text in texts]
+    flags = ("--set=front.enabled=true", "--set=serviceMonitor.enabled=true")
+    objects = render(helm, *options, *flags, *_TLS, "--namespace=1")
+
+    for manifest in objects:
+        if manifest["kind"] not in ("Certificate", "ServiceMonitor"):
+            kubernetes_validate.validate(manifest, "1.34", strict=True)
+    (certificate,) = of_kind(objects, "Certificate")
+    assert certificate["metadata"]["name"] == "y"
+    assert certificate["spec"]["issuerRef"]["name"] == "1"
+    assert certificate["spec"]["dnsNames"][-1] == "*.example.com"
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    credentials = monitor["spec"]["endpoints"][0]["authorization"]["credentials"]
+    assert (monitor["metadata"]["name"], credentials) == ("y", {"name": "1", "key": "1e3"})
+    assert "--tenant=a: b # c" in pod(objects, "y-front")["containers"][0]["args"]
+
+
+def test_a_number_of_any_size_is_written_as_a_whole_one(helm: str) -> None:
+    objects = render(
+        helm, "--set=workers.big.capacity=1000000", "--set=controlPlane.expectWorkers=2000000"
+    )
+
+    assert "--capacity=1000000" in pod(objects, "leaseway-worker-big")["containers"][0]["args"]
+    assert (
+        "--expect-workers=2000000"
+        in pod(objects, "leaseway-control-plane")["containers"][0]["args"]
+    )
+
+
+def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> None:
+    # The API refuses two items with one key in a server-side apply, as of Helm 4 and Flux.
+    spread = {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    own = {
+        "env": [
+            {"name": "LEASEWAY_TLS_CERT", "value": "/own/tls.crt"},
+            {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://own:4317"},
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory"}}],
+        "volumeMounts": [{"name": "own", "mountPath": "/tmp"}],
+        "podSpec": {
+            "volumes": [{"name": "tls", "secret": {"secretName": "own"}}],
+            "topologySpreadConstraints": [{**spread, "maxSkew": 5}],
+        },
+    }
+    chart = ("--set=front.enabled=true", "--set=telemetry.otlpEndpoint=http://chart:4317", *_TLS)
+    objects = render(helm, *chart, f"--set-json=front={json.dumps(own)}")
+
+    front = pod(objects, "leaseway-front")
+    (container,) = front["containers"]
+    for items, key in (
+        (container["env"], ("name",)),
+        (container["volumeMounts"], ("mountPath",)),
+        (front["volumes"], ("name",)),
+        (front["topologySpreadConstraints"], ("topologyKey", "whenUnsatisfiable")),
+    ):
+        keys = [tuple(item[name] for name in key) for item in items]
+        assert len(keys) == len(set(keys))
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert variables["LEASEWAY_TLS_CERT"] == "/own/tls.crt"
+    assert variables["LEASEWAY_TLS_KEY"] == "/run/tls/tls.key"
+    assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://own:4317"
+    assert {"name": "own", "mountPath": "/tmp"} in container["volumeMounts"]
+    for volume in (*own["volumes"], *own["podSpec"]["volumes"]):
+        assert volume in front["volumes"]
+    assert len(front["topologySpreadConstraints"]) == 2
+    assert {**spread, "maxSkew": 5} in front["topologySpreadConstraints"]
+
+
+def test_keda_counts_only_the_workers_of_its_pool(helm: str) -> None:
+    scaled = ("--set=workers.gpu.autoscaling.kind=keda", "--set=workers.gpu-big.replicas=1")
+    (made,) = of_kind(render(helm, *scaled), "ScaledObject")
+
+    for trigger in made["spec"]["triggers"]:
+        assert 'pod=~"leaseway-worker-gpu-.*"' in trigger["metadata"]["query"]
+        assert 'pod!~"leaseway-worker-gpu-big-.*"' in trigger["metadata"]["query"]
+
+
+def test_a_tenant_of_any_name_has_its_file(helm: str) -> None:
+    tenants = {"acme": "a", "joe@example.com": "b", "Über uns": "c"}
+    given = f"--set-json=controlPlane.config.tenants={json.dumps(tenants)}"
+    objects = render(helm, given)
+
+    (config,) = of_kind(objects, "ConfigMap")
+    kubernetes_validate.validate(config, "1.34", strict=True)
+    (volume,) = (
+        volume
+        for volume in pod(objects, "leaseway-control-plane")["volumes"]
+        if volume["name"] == "config"
+    )
+    items = volume["projected"]["sources"][0]["configMap"]["items"]
+    files = {item["path"]: config["data"][item["key"]] for item in items}
+    assert files == {f"tenants/{name}.yaml": content for name, content in tenants.items()}
+    assert "tenant.acme.yaml" in config["data"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("controlPlane.port=9464", "controlPlane.port and controlPlane.metricsPort are the same"),
+        ("workers.a.metricsPort=7610", "front.port of the worker pool a are not different"),
+        (
+            "front.enabled=true,front.inWorkers=true,front.port=7610",
+            "front.port of the worker pool default are not different",
+        ),
+        (
+            "workers.a.autoscaling.kind=hpa,workers.a.autoscaling.minReplicas=11",
+            "pool a: minReplicas is greater than maxReplicas",
+        ),
+        ("workers.a.autoscaling.minReplicas=0", "minimum: got 0, want 1"),
+        ("workers.a.labels.pool=b", "labels of the worker pool a have `pool`"),
+        ("controlPlane.config.tenants.a/b=x", "invalid propertyName 'a/b'"),
+        ("fullnameOverride=Tools.Prod", "/fullnameOverride"),
+        ("serviceMonitor.interval=30s now", "/serviceMonitor/interval"),
+    ],
+)
+def test_a_value_that_no_cluster_can_use_is_refused(helm: str, option: str, message: str) -> None:
+    assert message in refusal(helm, f"--set={option}")
+
+
+def test_a_section_without_a_value_is_refused_by_its_name(helm: str) -> None:
+    for path, _ in sections(values()):
+        assert f"{path} has no value" in refusal(helm, f"--set-json={path}=null")
+
+
+def test_the_schema_requires_what_has_a_default(helm: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    empty = []
+    for path, section in [("", values()), *sections(values())]:
+        found = schema
+        for name in path.split(".") if path else ():
+            found = found["properties"][name]
+            found = found["allOf"][1] if "allOf" in found else found
+        needed = set()
+        for name, value in section.items():
+            if value == "" or value == [] or value == {}:
+                empty.append(f"{path}.{name}".lstrip("."))
+            elif not isinstance(value, dict):
+                needed.add(name)
+        if path != "podSecurityContext":  # null removes a key
+            assert set(found.get("required", ())) == needed, path
+
+    # What is empty by default may as well be null.
+    options = [
+        f"--set-json={path}=null"
+        for path in empty
+        if not path.startswith("workers.") and "issuerRef" not in path
+    ]
+    for manifest in render(helm, *options, "--set=front.enabled=true"):
+        kubernetes_validate.validate(manifest, "1.34", strict=True)
