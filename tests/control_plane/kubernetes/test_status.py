@@ -92,6 +92,16 @@ def test_a_second_mistake_is_told_like_the_first() -> None:
     assert "Two is wrong." in after[1][0].note
 
 
+def test_the_note_of_an_event_has_as_many_bytes_as_the_api_takes() -> None:
+    bad = replace(_WELL, accepted=accepted_condition([_issue("error", "x" + 800 * "ü")]))
+
+    made = next_status(_RESOURCE, {}, bad, _T1)
+
+    assert made is not None
+    (note,) = (event.note for event in made[1] if event.reason == "Rejected")
+    assert note == "x" + 511 * "ü"
+
+
 def test_an_error_is_not_accepted_and_a_warning_is() -> None:
     bad = accepted_condition([_issue("warning", "Odd."), _issue("error", "Wrong.")])
     odd = accepted_condition([_issue("warning", "Odd.")])

@@ -46,7 +46,6 @@ _PLUGIN: Final = "the program that KUBECONFIG names for credentials"
 _MAX_SILENCE: Final = 60.0
 """Seconds without an event until a watch ends: its connection may be dead."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
-_MAX_NOTE: Final = 1_000
 
 
 class KubernetesFailure(OSError):
@@ -170,6 +169,8 @@ class KubernetesApi:
     ) -> None:
         """Create an event of a kind, `Normal` or `Warning`, with a one-word reason and a sentence.
 
+        The note has at most 1,024 bytes.
+
         Raises:
             KubernetesFailure: The API rejected it.
         """
@@ -187,7 +188,7 @@ class KubernetesApi:
             eventTime=datetime.now(UTC),
             type=kind,
             reason=reason,
-            note=note[:_MAX_NOTE],
+            note=note,
             action="Configure",
             regarding=about,
             reportingController=_CONTROLLER,

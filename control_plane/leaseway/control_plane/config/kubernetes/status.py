@@ -16,6 +16,8 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue
 
 _MAX_MESSAGE: Final = 4_000
 _MAX_LISTED: Final = 5
+_MAX_NOTE: Final = 1_024
+"""Bytes of an event's note; the API refuses a longer one."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> ResourceEvent | No
     waiting = kind == "Ready" and status == "False"
     if same or (not old and (expected or waiting)):
         return None
-    return ResourceEvent(severity, reason, new["message"] or f"{kind} is {status}.")
+    note = (new["message"] or f"{kind} is {status}.").encode(errors="replace")
+    return ResourceEvent(severity, reason, note[:_MAX_NOTE].decode(errors="ignore"))
 
 
 def _sentences(messages: Sequence[str]) -> str:

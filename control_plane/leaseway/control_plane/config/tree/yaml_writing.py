@@ -1,10 +1,12 @@
 """Writes YAML that readers of 1.1, such as kubectl, and of 1.2, as here, understand alike.
 
-PyYAML leaves a text without quotes that only 1.2 takes for a number, such as `08` and `12e5`.
+PyYAML leaves a text without quotes that only 1.2 takes for a number, such as `08` and `12e5`, or
+only other readers of 1.1 for a truth value: `y` and `n`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -16,6 +18,7 @@ class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, with quotes also for what the core schema of 1.2 takes for no text."""
 
 
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 for _tag, _expression, _first in CORE_SCHEMA:
     _Dumper.add_implicit_resolver(_tag, _expression, _first)
 
