@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import kubernetes_validate
 import pytest
 import yaml
@@ -17,9 +16,6 @@ from tests.conftest import ROOT
 from tests.kubernetes.chart import of_kind, render
 from tests.kubernetes.cluster import CHART, CRDS
 
-from leaseway.cli.commands.running.planes import control_plane
-from leaseway.cli.options.audit import POLICIES
-from leaseway.data_plane.audit.sinks.addresses import SCHEMES
 from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import parse_endpoint
 
@@ -497,17 +493,6 @@ def test_the_schema_names_all_values() -> None:
 
     assert set(values) == set(schema["properties"]) - {"global"}
     assert set(values["workerDefaults"]) == set(schema["$defs"]["pool"]["properties"])
-
-
-def test_the_schema_accepts_what_the_options_accept() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    audit = schema["$defs"]["pool"]["properties"]["audit"]["properties"]
-    assert audit["sink"]["pattern"] == f"^$|^({'|'.join(SCHEMES)})://[^@?#]+$"
-    assert audit["policy"]["enum"] == list(POLICIES)
-    lease = {option.name: option.type for option in control_plane.params}["leader_lease_duration"]
-    in_values = schema["properties"]["controlPlane"]["properties"]["leaseDuration"]
-    assert isinstance(lease, click.IntRange)
-    assert (in_values["minimum"], in_values["maximum"]) == (lease.min, lease.max)
 
 
 def test_the_custom_resource_definitions_are_up_to_date(tmp_path: Path) -> None:

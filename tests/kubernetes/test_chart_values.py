@@ -7,11 +7,17 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import click
 import kubernetes_validate
 import pytest
 import yaml
 from tests.kubernetes.chart import of_kind, render
 from tests.kubernetes.cluster import CHART
+
+from leaseway.cli.commands.running.planes import control_plane, worker
+from leaseway.cli.options.audit import POLICIES
+from leaseway.data_plane.audit.sinks.addresses import SCHEMES
+from leaseway.wire.text.sizes import SIZE_PATTERN
 
 _TLS = ("--set=tls.certManager.enabled=true", "--set-string=tls.certManager.issuerRef.name=1")
 
@@ -77,18 +83,6 @@ def test_texts_that_yaml_takes_for_other_types_stay_texts(helm: str) -> None:
     credentials = monitor["spec"]["endpoints"][0]["authorization"]["credentials"]
     assert (monitor["metadata"]["name"], credentials) == ("y", {"name": "1", "key": "1e3"})
     assert "--tenant=a: b # c" in pod(objects, "y-front")["containers"][0]["args"]
-
-
-def test_a_number_of_any_size_is_written_as_a_whole_one(helm: str) -> None:
-    objects = render(
-        helm, "--set=workers.big.capacity=1000000", "--set=controlPlane.expectWorkers=2000000"
-    )
-
-    assert "--capacity=1000000" in pod(objects, "leaseway-worker-big")["containers"][0]["args"]
-    assert (
-        "--expect-workers=2000000"
-        in pod(objects, "leaseway-control-plane")["containers"][0]["args"]
-    )
 
 
 def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> None:
@@ -211,3 +205,31 @@ def test_the_schema_requires_what_has_a_default(helm: str) -> None:
     ]
     for manifest in render(helm, *options, "--set=front.enabled=true"):
         kubernetes_validate.validate(manifest, "1.34", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "path"),
+    [
+        (control_plane, "leader_lease_duration", "controlPlane.leaseDuration"),
+        (control_plane, "expect_workers", "controlPlane.expectWorkers"),
+        (worker, "capacity", "workers.capacity"),
+    ],
+)
+def test_the_schema_has_the_range_of_the_option(
+    command: click.Command, option: str, path: str
+) -> None:
+    (kind,) = (parameter.type for parameter in command.params if parameter.name == option)
+    assert isinstance(kind, click.IntRange)
+    section, name = path.split(".")
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found = schema["$defs"]["pool"] if section == "workers" else schema["properties"][section]
+    value = found["properties"][name]
+    assert (value["minimum"], value["maximum"]) == (kind.min, kind.max)
+
+
+def test_the_schema_accepts_of_an_audit_what_the_options_accept() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    audit = schema["$defs"]["pool"]["properties"]["audit"]["properties"]
+    assert audit["sink"]["pattern"] == f"^$|^({'|'.join(SCHEMES)})://[^@?#]+$"
+    assert audit["policy"]["enum"] == list(POLICIES)
+    assert audit["space"]["pattern"] == f"^{SIZE_PATTERN}$"

@@ -27,7 +27,7 @@ containers:
       - --leader-lease={{ .Release.Namespace }}/{{ $name }}
       - --leader-lease-duration={{ $cp.leaseDuration }}
       - --advertise=[$(POD_IP)]:{{ $cp.port }}
-      - --expect-workers={{ int64 $cp.expectWorkers }}
+      - --expect-workers={{ $cp.expectWorkers }}
       {{- if $volume.enabled }}
       - --data=/var/lib/leaseway/store
       {{- end }}

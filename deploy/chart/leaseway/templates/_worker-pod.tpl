@@ -24,7 +24,7 @@ containers:
       - --advertise=[$(POD_IP)]:{{ $w.port }}
       - --id=$(POD_NAME)
       - --metrics={{ include "leaseway.anyAddress" $root }}:{{ $w.metricsPort }}
-      - --capacity={{ int64 $w.capacity }}
+      - --capacity={{ $w.capacity }}
       - --log-format=json
       - --label=pool={{ $pool }}
       {{- range $key, $value := $w.labels }}
