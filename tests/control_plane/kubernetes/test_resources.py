@@ -97,6 +97,23 @@ def test_a_change_of_status_alone_is_no_change() -> None:
     )
 
 
+def test_times_with_fractions_become_texts_which_a_resource_can_have() -> None:
+    file = """
+version: 1
+servers:
+  time:
+    { transport: stdio, command: python, startup_timeout: 0.5, call_timeout: 30.0,
+      idle_timeout: 30, restart: { initial: 0.25 }, limits: { cpu: 0.5 } }
+"""
+
+    written, _ = kubernetes_text(file, "mcp.yaml")
+
+    spec = yaml.safe_load(written)["spec"]
+    assert (spec["startup_timeout"], spec["call_timeout"]) == ("0.5s", "30s")
+    assert (spec["idle_timeout"], spec["restart"]) == (30, {"initial": "0.25s"})
+    assert spec["limits"] == {"cpu": 0.5}
+
+
 def test_a_file_becomes_resources_and_what_cannot_be_one_a_comment() -> None:
     file = """
 version: 1

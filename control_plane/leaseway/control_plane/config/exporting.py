@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from leaseway.control_plane.config.formats.detection import parse_text, read_doc
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.schema.keys import native_schema
 from leaseway.control_plane.config.tree.yaml_tree import START, plain_value
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.model import Transform, VariantKey
@@ -53,10 +54,12 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
     if document is None:
         return "", parsed
     steps = _default_transforms(document)
+    schema = native_schema()["$defs"]["server"]
     for entry in document.servers:
         spec = _with_names(plain_value(entry.value), entry.name, parsed, steps)
         if steps and isinstance(spec, dict):
             spec.setdefault("transform", steps)
+        spec = _without_fractions(spec, schema)
         head = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MCPServer"}
         block = _yaml({**head, "metadata": {"name": entry.name}, "spec": spec})
         comments = _comments(parsed, entry.name)
@@ -125,6 +128,23 @@ def _with_names(
         return server
     own = [_transform(step) for step in spec.transforms]
     return server if len(own) == len(steps) else {**server, "transform": own}
+
+
+def _without_fractions(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a value of a server with texts for times such as 0.5, which a resource cannot have.
+
+    A field of a resource can be an integer or a text, but not any number or a text.
+    """
+    if isinstance(value, float):
+        kinds = {option.get("type") for option in schema.get("anyOf", ())}
+        is_time = kinds == {"number", "string"}
+        return f"{value:.9f}".rstrip("0").rstrip(".") + "s" if is_time else value
+    if isinstance(value, list):
+        return [_without_fractions(item, schema.get("items", {})) for item in value]
+    if isinstance(value, dict):
+        parts = schema.get("properties", {})
+        return {name: _without_fractions(part, parts.get(name, {})) for name, part in value.items()}
+    return value
 
 
 def _transform(step: Transform) -> dict[str, Any]:
