@@ -88,7 +88,7 @@ def test_texts_that_yaml_takes_for_other_types_stay_texts(helm: str) -> None:
 def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> None:
     # The API refuses two items with one key in a server-side apply, as of Helm 4 and Flux.
     spread = {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
-    own = {
+    own: dict[str, Any] = {
         "env": [
             {"name": "LEASEWAY_TLS_CERT", "value": "/own/tls.crt"},
             {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://own:4317"},

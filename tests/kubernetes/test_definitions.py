@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.conftest import ROOT
 from tests.kubernetes.cluster import ApiRefused, Cluster
+
+from leaseway.control_plane.config.exporting import kubernetes_text
 
 _STDIO = {"transport": "stdio", "command": "python"}
 _HTTP = {"transport": "streamable_http", "url": "http://127.0.0.1:3000/mcp"}
@@ -31,6 +36,22 @@ def test_entries_of_the_native_file_are_accepted(
     kept = cluster.apply("MCPServer", "one", spec, namespace=namespace)["spec"]
 
     assert kept == {"enabled": True, "truely-stateless": False, **spec}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "deploy/examples").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_servers_of_a_file_are_kept_whole_as_resources(
+    cluster: Cluster, namespace: str, path: Path
+) -> None:
+    written, _ = kubernetes_text(path.read_text(), str(path))
+    servers = [found for found in yaml.safe_load_all(written) if found]
+
+    assert servers
+    for found in servers:
+        name, spec = found["metadata"]["name"], found["spec"]
+        kept = cluster.apply("MCPServer", name, spec, namespace=namespace)["spec"]
+        assert kept == {"enabled": True, "truely-stateless": False, **spec}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def _fields(schema: Mapping[str, Any]) -> Schema:
     if not properties:
         return dict(_ANYTHING)
     required = {"required": schema["required"]} if schema.get("required") else {}
-    return {"properties": properties, **required}
+    # The API drops other fields, unless the schema keeps them.
+    kept = _ANYTHING if extra is True else {}
+    return {"properties": properties, **required, **kept}
 
 
 def _choice(schema: Mapping[str, Any], options: Iterable[Mapping[str, Any]]) -> Schema:
