@@ -175,28 +175,23 @@ def test_a_value_that_no_cluster_can_use_is_refused(helm: str, option: str, mess
     assert message in refusal(helm, f"--set={option}")
 
 
-def test_a_section_without_a_value_is_refused_by_its_name(helm: str) -> None:
-    for path, _ in sections(values()):
-        assert f"{path} has no value" in refusal(helm, f"--set-json={path}=null")
-
-
-def test_the_schema_requires_what_has_a_default(helm: str) -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    empty = []
+def test_a_value_that_the_chart_needs_is_refused_by_its_name_if_it_is_null(helm: str) -> None:
+    found = (CHART / "templates" / "_helpers.tpl").read_text()
+    listed = found.partition('define "leaseway.needed" -}}')[2].partition("{{- end }}")[0]
+    needed, empty = {}, []
     for path, section in [("", values()), *sections(values())]:
-        found = schema
-        for name in path.split(".") if path else ():
-            found = found["properties"][name]
-            found = found["allOf"][1] if "allOf" in found else found
-        needed = set()
+        needed[path] = []
         for name, value in section.items():
-            if value == "" or value == [] or value == {}:
+            if value in ("", [], {}):
                 empty.append(f"{path}.{name}".lstrip("."))
-            elif not isinstance(value, dict):
-                needed.add(name)
-        if path != "podSecurityContext":  # null removes a key
-            assert set(found.get("required", ())) == needed, path
+            elif not isinstance(value, dict) and path != "podSecurityContext":
+                needed[path].append(name)  # null removes a key of podSecurityContext
+    assert yaml.safe_load(listed) == needed
 
+    for path in ("ipFamily", "tls", "front.service", "workerDefaults.port", "image.repository"):
+        stderr = refusal(helm, f"--set-json={path}=null")
+        assert f"{path} has no value" in stderr
+        assert "--reset-then-reuse-values" in stderr
     # What is empty by default may as well be null.
     options = [
         f"--set-json={path}=null"

@@ -1,19 +1,54 @@
 {{/*
-Refuse values without one of the sections: if it is null, and after `helm upgrade --reuse-values`, which keeps the values of the
-chart before, without what is new in this one. values.schema.json requires what is in a section.
+Refuse values without what the chart needs: null, and after `helm upgrade --reuse-values`, which keeps the values of the chart before,
+what is new in this one.
 */}}
 {{- define "leaseway.checkValues" -}}
-{{- range $path := list "image" "podSecurityContext" "key" "controlPlane.resources" "controlPlane.config" "controlPlane.store.volume" "workers" "workerDefaults.audit" "workerDefaults.autoscaling" "front.service" "tls.certManager.issuerRef" "networkPolicy.clients" "networkPolicy.monitoring" "serviceMonitor" "serviceAccount" "telemetry.otlpHeaders" "tests" }}
+{{- range $path, $names := include "leaseway.needed" . | fromYaml }}
 {{- $value := $.Values }}
 {{- $section := "" }}
-{{- range $name := splitList "." $path }}
-{{- $value = get $value $name }}
+{{- range $name := splitList "." $path | compact }}
 {{- $section = trimPrefix "." (printf "%s.%s" $section $name) }}
-{{- if not (kindIs "map" $value) }}
-{{- fail (printf "%s has no value: leave it out instead of null; `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" $section) }}
+{{- $value = get $value $name }}
+{{- if not (kindIs "map" $value) }}{{ include "leaseway.refuseMissing" $section }}{{ end }}
+{{- end }}
+{{- range $name := $names }}
+{{- if kindIs "invalid" (index $value $name) }}{{ include "leaseway.refuseMissing" (trimPrefix "." (printf "%s.%s" $section $name)) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "leaseway.refuseMissing" -}}
+{{- fail (printf "%s has no value: leave it out instead of null; `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" .) }}
+{{- end }}
+
+{{/* The values that are not empty in values.yaml, by sections. */}}
+{{- define "leaseway.needed" -}}
+"": [ipFamily]
+image: [repository, pullPolicy]
+podSecurityContext: []
+key: [secretKey, sealKey]
+controlPlane: [replicas, leaseDuration, port, metricsPort, expectWorkers, topologySpread, podDisruptionBudget]
+controlPlane.resources: [enabled]
+controlPlane.config: []
+controlPlane.store: [secretKey]
+controlPlane.store.volume: [enabled, size]
+workers: []
+workerDefaults: [replicas, images, port, metricsPort, capacity, terminationGracePeriodSeconds, maxSurge, maxUnavailable, topologySpread, podDisruptionBudget]
+workerDefaults.audit: [policy, space]
+workerDefaults.autoscaling: [kind, minReplicas, maxReplicas, leasesPerWorker, callsPerWorker, prometheus]
+front: [enabled, inWorkers, replicas, port, tenant, topologySpread, podDisruptionBudget]
+front.service: [type, sessionAffinity]
+tls: []
+tls.certManager: [enabled, duration, renewBefore]
+tls.certManager.issuerRef: [kind]
+networkPolicy: [enabled]
+networkPolicy.clients: []
+networkPolicy.monitoring: []
+serviceMonitor: [enabled, interval, adapterRules]
+serviceAccount: [create]
+telemetry: []
+telemetry.otlpHeaders: [secretKey]
+tests: [enabled]
 {{- end }}
 
 {{- define "leaseway.name" -}}
