@@ -303,3 +303,12 @@ async def test_a_jam_is_measured_by_server(measured: Bench, meter: Meter) -> Non
     assert totals(read(meter, "leaseway.calls.waiting")) == {("files",): 3, ("idle",): 0}
     oldest = read(meter, "leaseway.calls.wait.oldest")
     assert oldest[("idle",)] == 0.0 != oldest[("files",)]
+
+
+async def test_a_worker_without_leases_and_calls_says_so(measured: Bench, meter: Meter) -> None:
+    # An autoscaler takes a worker without a number for a full one.
+    await measured.serve("files")
+
+    for name in ("leaseway.leases.held", "leaseway.calls.in_flight"):
+        assert sum(totals(read(meter, name)).values()) == 0
+        assert len(read(meter, name)) == 1

@@ -160,11 +160,11 @@ class StateMeters:
 
     def _leases(self) -> Reading:
         held = Counter(self._state.leased())
-        return (((server_id,), float(count)) for server_id, count in held.items())
+        return _or_zero([((server_id,), float(count)) for server_id, count in held.items()])
 
     def _in_flight(self) -> Reading:
         loads = self._state.loads().items()
-        return [((server_id,), float(load.in_flight)) for server_id, load in loads]
+        return _or_zero([((server_id,), float(load.in_flight)) for server_id, load in loads])
 
     def _waiting(self) -> Reading:
         loads = self._state.loads().items()
@@ -182,6 +182,15 @@ class StateMeters:
 
     def _instances(self) -> Iterator[tuple[tuple[str, str], float]]:
         yield from Counter(self._state.instance_states()).items()
+
+
+def _or_zero(numbers: list[tuple[tuple[str], float]]) -> Reading:
+    """Return numbers by server, or a zero of none.
+
+    The chart scales workers by them. Kubernetes takes one without a number for a full one, and
+    stops none while no worker has any.
+    """
+    return numbers or [(("",), 0.0)]
 
 
 _Series = Iterator[tuple[tuple[str, str], float]]
