@@ -178,7 +178,8 @@ def test_a_value_that_no_cluster_can_use_is_refused(helm: str, option: str, mess
 def test_a_value_that_the_chart_needs_is_refused_by_its_name_if_it_is_null(helm: str) -> None:
     found = (CHART / "templates" / "_helpers.tpl").read_text()
     listed = found.partition('define "leaseway.needed" -}}')[2].partition("{{- end }}")[0]
-    needed, empty = {}, []
+    needed: dict[str, list[str]] = {}
+    empty: list[str] = []
     for path, section in [("", values()), *sections(values())]:
         needed[path] = []
         for name, value in section.items():
