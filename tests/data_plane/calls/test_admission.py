@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from leaseway.data_plane.core.tools import arguments as arguments_module
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import ArgumentRule, Grant, Permissions, Rate, ServerPolicy, TenantLimits
 from leaseway.v1 import sync_pb2
@@ -88,6 +92,31 @@ async def test_an_argument_that_is_the_json_of_what_is_wanted_is_read(
         result = await bench.caller().call("time", arguments=msgspec.json.encode(arguments))
         said = msgspec.json.decode(result.payload)["content"][0]["text"]
         assert msgspec.json.decode(said) == received
+
+
+async def test_the_first_calls_of_a_tool_with_a_large_schema_compile_it_once_in_a_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"p{number}": {"type": "string"} for number in range(200)}
+    schema = {"properties": {"text": {"type": "string"}, **names}, "required": ["text"]}
+    bench.servers.tools = {"echo": msgspec.json.encode({"name": "echo", "inputSchema": schema})}
+    await bench.serve("time")
+    threads = []
+
+    class Noting(ArgumentCheck):
+        def __init__(self, schema: Any) -> None:
+            threads.append(threading.current_thread())
+            super().__init__(schema)
+
+    monkeypatch.setattr(arguments_module, "ArgumentCheck", Noting)
+    caller = bench.caller()
+    calls = [caller.call("time", arguments=b'{"text": "hi"}') for _ in range(3)]
+    refused = caller.refused("time", arguments=b'{"p1": "hi"}')
+    *results, fault = await asyncio.gather(*calls, refused)
+    assert all(b"hi" in result.payload for result in results)
+    assert fault.reason == Reason.INVALID_ARGUMENTS
+    (thread,) = threads
+    assert thread is not threading.main_thread()
 
 
 async def test_an_integer_of_thousands_of_digits_is_the_callers_mistake(bench: Bench) -> None:

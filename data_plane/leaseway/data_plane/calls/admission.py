@@ -42,19 +42,22 @@ _RETURN: Final = ord("\r")
 _NUL: Final = rb"\u0000"
 """CEL's library reads a text up to its first NUL; the rest would not be evaluated."""
 _MAX_KNOWN: Final = 4_096
+_LISTING: Final = "waiting for the tools of its user or session"
 _TO_BE_FOUND: Final[Any] = None
 """Stands for the plan of a request that calls no tool: its params decide, each time."""
 
 
-class ListingNeeded(Exception):
-    """A server must be listed for a call's tenant, user or lease first.
+class WaitNeeded(Exception):
+    """Something must be done before a call can be admitted.
 
     Args:
         wait: Waits until that has been tried.
+        what: What it is, for the call's trace.
     """
 
-    def __init__(self, wait: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, wait: Callable[[], Awaitable[None]], what: str = _LISTING) -> None:
         self.wait = wait
+        self.what = what
 
 
 class Admitted(Struct, eq=False):
@@ -99,6 +102,7 @@ class CallAdmission:
         self._known: dict[object, Admitted] = {}
         pool.resolves_anew.connect(self._known.clear)
         self._loop = asyncio.get_running_loop()
+        self._preparing: dict[ToolPlan, asyncio.Future[None]] = {}
 
     def admit(self, active: ActiveCall) -> Admitted:
         """Find a call's server and plan. Its rules are still to be evaluated (`check_rules`).
@@ -108,7 +112,8 @@ class CallAdmission:
                 INVALID_REQUEST.
             PermitNeeded: Permits of a limit come first. Get them with `missing_permit`; then admit
                 the call anew.
-            ListingNeeded: The server must be listed for the caller first; then admit it anew.
+            WaitNeeded: The server must be listed for the caller, or the tool's schemas compiled,
+                first; then admit it anew.
         """
         call = active.call
         active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
@@ -144,7 +149,7 @@ class CallAdmission:
 
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_REQUEST.
-            ListingNeeded: The server must be listed for the caller first.
+            WaitNeeded: The server must be listed for the caller, or the tool's schemas compiled.
         """
         call = active.call
         if not is_valid_tenant(call.tenant) or len(call.session) > MAX_KEY_LENGTH:
@@ -154,7 +159,7 @@ class CallAdmission:
             call.server_id, call.tenant, call.agent, call.user, call.subject_token
         )
         if generation.needs_listing:
-            raise ListingNeeded(generation.wait_for_listing)
+            raise WaitNeeded(generation.wait_for_listing)
         variant = generation.variant
         if self._own_variants and call.server_id in self._own_variants:
             variant = self._own_variant(active, variant)
@@ -172,6 +177,8 @@ class CallAdmission:
         elif plan is None:
             self._check_changes(active)
             plan = variant.toolset.find(call.server_id, call.tool)
+        if plan.must_be_prepared:
+            raise WaitNeeded(partial(self._prepare, plan), "compiling the schemas of its tool")
         admitted = Admitted(generation, variant, plan, policy)
         is_of_all = variant.subject == "service" and variant is generation.variant
         if is_of_all and call.head is not None:
@@ -180,6 +187,17 @@ class CallAdmission:
             self._known[call.head] = admitted
         return admitted
 
+    async def _prepare(self, plan: ToolPlan) -> None:
+        """Compile the schemas of a tool in a thread, once for all calls that wait for it."""
+        running = self._preparing.get(plan)
+        if running is None:
+            running = self._preparing[plan] = self._loop.run_in_executor(None, plan.prepare)
+            running.add_done_callback(partial(self._end_preparing, plan))
+        await asyncio.shield(running)
+
+    def _end_preparing(self, plan: ToolPlan, _done: asyncio.Future[None]) -> None:
+        del self._preparing[plan]
+
     def _own_variant(self, active: ActiveCall, variant: HeldVariant) -> HeldVariant:
         """Return the variant by which the calls of a session are checked."""
         holder = (active.call.tenant, active.call.session, active.generation.key.user)
@@ -187,14 +205,14 @@ class CallAdmission:
         return own.variant if own is not None and own.base is variant else variant
 
     def _check_changes(self, active: ActiveCall) -> None:
-        """Raise `ListingNeeded`, once, if a lease's server has just reported other tools."""
+        """Raise `WaitNeeded`, once, if a lease's server has just reported other tools."""
         if active.has_waited_for_lists or active.generation.is_shared:
             return
         live = self._leases.instance_of(active.call.lease_key, active.generation.key.user)
         of_all = bool(active.call.method)
         if live is not None and live.changes.has_unread(of_all=of_all):
             active.has_waited_for_lists = True
-            raise ListingNeeded(partial(live.changes.wait, of_all=of_all))
+            raise WaitNeeded(partial(live.changes.wait, of_all=of_all))
 
     def _admit_request(self, active: ActiveCall, variant: HeldVariant) -> AdmittedRequest:
         """Return a request that calls no tool: for a prompt, a resource or a completion.
@@ -339,9 +357,9 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
             active.arguments = active.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     else:
         active.arguments, parsed = b"{}", {}
-    check = plan.check
-    if check is None:
+    if plan.arguments is None:
         return parsed
+    check = plan.arguments.check or plan.arguments.compiled()
     if len(active.arguments) > check.free_size and not check.is_limited(active.arguments, parsed):
         raise Fault(
             Reason.INVALID_ARGUMENTS,

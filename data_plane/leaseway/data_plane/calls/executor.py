@@ -22,7 +22,7 @@ from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import (
     CallAdmission,
-    ListingNeeded,
+    WaitNeeded,
     check_arguments,
 )
 from leaseway.data_plane.calls.call import ActiveCall, CallSink
@@ -217,13 +217,13 @@ class Executor:
         active.configuration = self._pool.desired_state
         try:
             admitted = self._admission.admit(active)
-        except (PermitNeeded, ListingNeeded) as needed:
+        except (PermitNeeded, WaitNeeded) as needed:
             active.configuration = None  # so that it is admitted anew
             active.line = iter(())
             wait = (
                 self._wait_for_permits
                 if isinstance(needed, PermitNeeded)
-                else partial(self._wait_for_listing, needed.wait)
+                else partial(self._wait_to_be_admitted, needed)
             )
             self.wait_for(active, wait)
             return
@@ -313,13 +313,11 @@ class Executor:
         while (needed := self._admission.missing_permit(active)) is not None:
             await self._permits.get(needed.demands, until)
 
-    async def _wait_for_listing(
-        self, wait: Callable[[], Awaitable[None]], active: ActiveCall
-    ) -> None:
+    async def _wait_to_be_admitted(self, needed: WaitNeeded, active: ActiveCall) -> None:
         if active.deadline is None and active.call.timeout_ms:
             self._expire_after(active, active.call.timeout_ms / 1000)
-        active.event("waiting for the tools of its user or session")
-        await wait()
+        active.event(needed.what)
+        await needed.wait()
 
     def fail(self, active: ActiveCall, error: Exception) -> None:
         """End a call with a fault; log any other error and end the call with INTERNAL."""

@@ -56,8 +56,9 @@ def test_what_an_instance_adds_changes_and_takes_away_is_its_own() -> None:
     assert {name: plan.name for name, plan in tools.items()} == {"a": "s_a", "new": "s_new"}
     assert own.toolset.by_exposed_name.keys() == {"s_a", "s_new"}
     assert (tools["a"].label, tools["new"].label) == ("a", OWN_LABEL)
-    check = tools["a"].check
-    assert check is not None
+    arguments = tools["a"].arguments
+    assert arguments is not None
+    check = arguments.compiled()
     assert check.accepts({"y": "text"})
     assert not check.accepts({"y": 1})
 

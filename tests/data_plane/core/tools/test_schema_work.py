@@ -13,7 +13,7 @@ from tests.pace import slowness
 
 from leaseway.data_plane.calls.admission import check_arguments
 from leaseway.data_plane.core.calls.incoming import IncomingCall
-from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck, LazyArgumentCheck
 from leaseway.data_plane.core.tools.schema_check import SchemaNotCompiled
 from leaseway.data_plane.core.tools.schema_work import MAX_UNITS, SchemaWork, TooMuchWork
 from leaseway.data_plane.core.tools.toolset import ToolPlan
@@ -59,8 +59,16 @@ class Call:
         self.arguments = arguments
 
 
+def lazy(check: ArgumentCheck | None) -> LazyArgumentCheck | None:
+    if check is None:
+        return None
+    made = LazyArgumentCheck(b"{}", is_quick=True)
+    made.check = check
+    return made
+
+
 def outcome(check: ArgumentCheck, arguments: object) -> Fault | None:
-    plan = ToolPlan("save", "save", b"{}", check)
+    plan = ToolPlan("save", "save", b"{}", lazy(check))
     try:
         check_arguments(Call(json.dumps(arguments).encode()), plan)  # type: ignore[arg-type]
     except Fault as fault:
@@ -226,7 +234,7 @@ def compile_again(schema: Any) -> None:
 
 
 def check_again(check: ArgumentCheck | None, encoded: bytes) -> None:
-    plan = ToolPlan("save", "save", b"{}", check)
+    plan = ToolPlan("save", "save", b"{}", lazy(check))
     with contextlib.suppress(Fault):
         check_arguments(Call(encoded), plan)  # type: ignore[arg-type]
 

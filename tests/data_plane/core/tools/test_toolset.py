@@ -64,10 +64,28 @@ def test_annotations_mark_idempotent_and_read_only_tools() -> None:
 
 def test_a_schema_that_does_not_compile_passes_unvalidated_and_is_a_problem() -> None:
     toolset = compiled(tool("bad", inputSchema={"type": 7}), tool("good", inputSchema={}))
-    assert toolset.tools["bad"].check is None
-    assert toolset.tools["good"].check is not None
+    assert toolset.tools["bad"].arguments is None
+    assert toolset.tools["good"].arguments is not None
     (problem,) = toolset.schema_problems
     assert "bad" in problem
+
+
+def test_a_schema_is_compiled_for_the_first_call_and_a_large_one_must_be_prepared() -> None:
+    large = {"properties": {f"p{n}": {"type": "string", "minLength": 1} for n in range(100)}}
+    toolset = compiled(
+        tool("small", inputSchema={"required": ["x"]}),
+        tool("large", inputSchema=large),
+        tool("output", inputSchema={}, outputSchema=large),
+    )
+    plans = toolset.tools
+    waiting = {name: plan.must_be_prepared for name, plan in plans.items()}
+    assert waiting == {"small": False, "large": True, "output": True}
+    for plan in plans.values():
+        assert plan.arguments is not None
+        assert plan.arguments.check is None, "hundreds of tools would take a hundred megabytes"
+        plan.prepare()
+        assert plan.arguments.check is not None
+        assert not plan.must_be_prepared
 
 
 def test_unchanged_tools_reuse_their_compiled_plans() -> None:

@@ -42,6 +42,36 @@ class ArgumentCheck(SchemaCheck):
         return _with_defaults_optional(schema)
 
 
+class LazyArgumentCheck:
+    """Checks the arguments of one tool by its input schema, which its first call compiles.
+
+    Args:
+        definition: The tool as its server listed it, whose input schema has been compiled once.
+        is_quick: Whether that may be done on the event loop.
+
+    Attributes:
+        check: The compiled schema; None before `compiled`.
+    """
+
+    __slots__ = ("_definition", "_is_quick", "check")
+
+    def __init__(self, definition: bytes, *, is_quick: bool) -> None:
+        self._definition = definition
+        self._is_quick = is_quick
+        self.check: ArgumentCheck | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether `compiled` may take long: call it in a thread."""
+        return self.check is None and not self._is_quick
+
+    def compiled(self) -> ArgumentCheck:
+        """Return the compiled schema."""
+        if self.check is None:
+            self.check = ArgumentCheck(_decode_small(self._definition)["inputSchema"])
+        return self.check
+
+
 def _with_defaults_optional(schema: Any) -> Any:
     """Return a copy of a schema in which no property with a `default` is required.
 

@@ -33,6 +33,8 @@ _MAX_ERROR_UNITS: Final = 6_000
 _MAX_ERROR_DEPTH: Final = 16
 _MAX_TOLERANT: Final = 20_000
 """Values in one whose nulls are tolerated: they are copied."""
+_MAX_EFFORT: Final = 250
+"""Effort of a schema that is compiled on the event loop, in about a millisecond."""
 _BYTES_OF_VALUE: Final = 2
 _SLOW_TEXT_UNITS: Final = 30_000
 """Limit of the work of one text in a slow regular expression: 1 ms; longer texts do not match."""
@@ -71,6 +73,11 @@ class SchemaCheck:
     """
 
     __slots__ = ("_schema", "_validator", "_work", "accepts", "free_size")
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it may be compiled on the event loop."""
+        return self._work.effort <= _MAX_EFFORT
 
     def __init__(self, schema: Any, *, formats: bool | None = None) -> None:
         try:

@@ -37,6 +37,7 @@ MAX_PATTERNS: Final = 20_000
 BACKTRACKS: Final = 5_000
 """Limit of backtracking in a regular expression; a text that needs more does not match."""
 
+_MICROSECONDS_OF_STATE: Final = 2
 _FANCY_UNITS: Final = 5_000
 _MULTIPLE_OF_UNITS: Final = 150
 
@@ -69,6 +70,7 @@ class SchemaWork:
         by_depth: Limits of the units that one value costs, for the root, its members, and so on;
             the last one is for all deeper values. Recursive references are remembered.
         by_byte: Limit of the units of one byte, from slow regular expressions.
+        effort: About the microseconds of compiling it.
         slow: The subschemas with a slow regular expression as their `pattern`.
         slow_by_depth: Limits of the slow regular expressions for one value; see `by_depth`.
         most: The greatest of `by_depth`.
@@ -88,6 +90,7 @@ class SchemaWork:
         "_steps",
         "by_byte",
         "by_depth",
+        "effort",
         "has_branches",
         "has_unique_items",
         "is_recursive",
@@ -105,11 +108,12 @@ class SchemaWork:
         self.has_unique_items = False
         self.slow: list[dict[str, Any]] = []
         self.by_byte = 0.0
-        self._scan(schema)
+        self.effort = self._scan(schema)
         self.by_depth = self._by_depth(_own_units)
         self.is_recursive = bool(self._recursive)
         self.most = max(self.by_depth)
         self.slow_by_depth = self._by_depth(_slow_patterns) if self.slow else [0.0]
+        self.effort += self._steps
 
     def _scan_keywords(self, schema: dict[str, Any]) -> int:
         """Note what matters in one object; return the states of its regular expressions."""
@@ -162,8 +166,11 @@ class SchemaWork:
         if nesting > MAX_NESTING:
             raise TooMuchWork(f"it nests more than {MAX_NESTING} subschemas, or references")
 
-    def _scan(self, schema: Any) -> None:
-        """Find anchors and regular expressions everywhere in a document, also where none apply."""
+    def _scan(self, schema: Any) -> int:
+        """Find anchors and regular expressions everywhere in a document, also where none apply.
+
+        Return the effort of reading all of it.
+        """
         states, values = 0, 0
         draft = schema.get("$schema") if isinstance(schema, dict) else None
         id_key = "id" if isinstance(draft, str) and "draft-04" in draft else "$id"
@@ -186,6 +193,7 @@ class SchemaWork:
                 states += self._scan_keywords(value)
         if states > MAX_PATTERNS:
             raise TooMuchWork("its regular expressions are too large")
+        return values + _MICROSECONDS_OF_STATE * states
 
     def _levels(
         self,

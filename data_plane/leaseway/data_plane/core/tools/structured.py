@@ -21,6 +21,9 @@ from leaseway.wire.messages.portable_json import is_deep
 MAX_CHECKED: Final = 64 * KIB
 """Bytes of a result; longer ones are not checked."""
 
+_QUICK: Final = 4 * KIB
+"""Bytes of a definition whose output schema is compiled on the event loop."""
+
 _RawMembers = dict[str, msgspec.Raw]
 _members: Final = msgspec.json.Decoder(_RawMembers).decode
 _value: Final = msgspec.json.Decoder().decode
@@ -40,7 +43,7 @@ class StructuredCheck:
 
     Args:
         definition: The tool as its server listed it, with an output schema, as JSON. The schema is
-            compiled when the first result comes.
+            compiled for the first call.
 
     Attributes:
         was_reported: Whether operators were told that results do not fit.
@@ -62,7 +65,7 @@ class StructuredCheck:
         Args:
             payload: A result that is no error.
         """
-        check = self._compiled()
+        check = self.compiled()
         if check is None or len(payload) > MAX_CHECKED:
             return payload, ""
         try:
@@ -73,12 +76,19 @@ class StructuredCheck:
         except (ValueError, RecursionError):  # such as an integer of thousands of digits
             return payload, ""
 
-    def _compiled(self) -> SchemaCheck | None:
-        definition, self._definition = self._definition, b""
+    @property
+    def is_slow(self) -> bool:
+        """Whether `compiled` may take long: call it in a thread."""
+        return len(self._definition) > _QUICK
+
+    def compiled(self) -> SchemaCheck | None:
+        """Return the compiled schema; None if it does not compile, so that nothing is checked."""
+        definition = self._definition
         if definition:
-            with suppress(SchemaNotCompiled):  # then nothing is checked
+            with suppress(SchemaNotCompiled):
                 schema = _members(definition)["outputSchema"]
                 self._check = SchemaCheck(_value(schema), formats=True)  # as JavaScript does
+            self._definition = b""  # last: a call may come while a thread compiles
         return self._check
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck, LazyArgumentCheck
 from leaseway.data_plane.core.tools.prompts_resources import (
     NOTHING_BUT_TOOLS,
     CompiledPromptsResources,
@@ -53,7 +53,7 @@ class ToolPlan:
         original_name: The server's name for it.
         name: The exposed name.
         definition: The tool as the server listed it, as JSON.
-        check: The compiled input schema, or None if arguments are not checked.
+        arguments: Checks its arguments; None if they are not checked.
         idempotent: The server's `idempotentHint`.
         read_only: The server's `readOnlyHint`.
         schema_problem: Why the schema could not be compiled; empty without a problem.
@@ -64,12 +64,26 @@ class ToolPlan:
     original_name: str
     name: str
     definition: bytes
-    check: ArgumentCheck | None
+    arguments: LazyArgumentCheck | None
     idempotent: bool = False
     read_only: bool = False
     schema_problem: str = ""
     label: str = ""
     results: StructuredCheck | None = field(default=None, compare=False)
+
+    @property
+    def must_be_prepared(self) -> bool:
+        """Whether its first call must wait for `prepare`, which may take long."""
+        return (self.arguments is not None and self.arguments.is_slow) or (
+            self.results is not None and self.results.is_slow
+        )
+
+    def prepare(self) -> None:
+        """Compile its schemas; in a thread."""
+        if self.arguments is not None:
+            self.arguments.compiled()
+        if self.results is not None:
+            self.results.compiled()
 
 
 @dataclass(frozen=True)
@@ -148,12 +162,7 @@ def compile_toolset(
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
             was never recorded; the message says which.
     """
-    contract: dict[str, bytes] = {}
-    parsed: dict[str, dict[str, Any]] = {}
-    for definition in recorded:
-        tool = _parse(definition)
-        contract[tool["name"]] = definition
-        parsed[tool["name"]] = tool
+    contract = {_parse(definition)["name"]: definition for definition in recorded}
     reusable = previous.tools if previous is not None else {}
     tools: dict[str, ToolPlan] = {}
     by_exposed_name: dict[str, ToolPlan] = {}
@@ -163,7 +172,7 @@ def compile_toolset(
             raise ValueError(f"The toolset exposes {name[:64]}, which is not among its tools.")
         plan = reusable.get(name)
         if plan is None or plan.name != entry.name or plan.definition != contract[name]:
-            plan = _compile_plan(entry, contract[name], parsed[name])
+            plan = _compile_plan(entry, contract[name])
         tools[name] = plan
         if not entry.skipped:
             by_exposed_name[plan.name] = plan
@@ -187,13 +196,16 @@ def _parse(definition: bytes) -> dict[str, Any]:
     return tool
 
 
-def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]) -> ToolPlan:
-    check: ArgumentCheck | None = None
+def _compile_plan(entry: ExposedTool, definition: bytes) -> ToolPlan:
+    tool = _parse(definition)
+    arguments: LazyArgumentCheck | None = None
     problem = ""
     schema = tool.get("inputSchema")
     if schema is not None:
         try:
-            check = ArgumentCheck(schema)
+            # Only tried: compiled, a schema takes up to ten times its bytes, and of hundreds of
+            # tools few are called.
+            arguments = LazyArgumentCheck(definition, is_quick=ArgumentCheck(schema).is_quick)
         except SchemaNotCompiled as error:
             problem = str(error) or "it does not compile"
     hints = tool.get("annotations")
@@ -202,7 +214,7 @@ def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]
         original_name=entry.original_name,
         name=entry.name,
         definition=definition,
-        check=check,
+        arguments=arguments,
         idempotent=hints.get("idempotentHint") is True,
         read_only=hints.get("readOnlyHint") is True,
         schema_problem=problem,
