@@ -477,6 +477,15 @@ class ServerSpec(Naming, Exposure, Launch, Keyed):
         # The process is told its allowed paths, and a sandbox enforces the permissions.
         return digest(self.launch_part, canonical_bytes(permissions))
 
+    def drop_parts(self) -> None:
+        """Drop the canonical bytes, which for an API are megabytes, once the launch hash is known.
+
+        They are made again if they are needed again.
+        """
+        _ = self.launch_hash
+        for part in ("launch_part", "exposure_part"):
+            self.__dict__.pop(part, None)
+
     @cached_property
     def exposure_hash(self) -> str:
         """The hash of the other fields."""

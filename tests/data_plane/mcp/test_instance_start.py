@@ -169,8 +169,17 @@ async def test_a_server_that_has_no_tools_at_first_is_asked_again(bench: Bench, 
 
 
 async def test_a_server_that_is_known_to_have_no_tools_is_not_waited_for(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("faulty", "late_list"), lists_tools=False)
+    instance = await bench.start(bench.stdio("faulty", "late_list"), listed={})
     assert not instance.tools
+
+
+async def test_instances_that_list_the_same_hold_it_once(bench: Bench) -> None:
+    first = await bench.start(bench.stdio("echo_raw"))
+    known = {name: bytes(bytearray(definition)) for name, definition in first.tools.items()}
+    second = await bench.start(bench.stdio("echo_raw"), listed=known)
+    assert known
+    assert all(second.tools[name] is definition for name, definition in known.items())
+    assert all(tool is known[name] for name, tool in (await second.relist()).items())
 
 
 async def test_an_odd_answer_to_initialize_is_corrected_and_reported(bench: Bench) -> None:

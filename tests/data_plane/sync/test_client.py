@@ -244,6 +244,14 @@ async def test_long_messages_travel_in_parts_both_ways(bench: Bench) -> None:
     assert bench.plane.parts >= 3
 
 
+async def test_variants_of_a_server_share_what_they_have_in_common(bench: Bench) -> None:
+    variants = [bench.upsert(bench.spec("time", tenant=tenant)) for tenant in ("", "a", "b")]
+    await bench.push(*variants)
+    held = bench.worker.pool.desired_state.variants.values()
+    assert len(held) == 3
+    assert len({id(variant.toolset.tools["echo"]) for variant in held}) == 1
+
+
 async def test_open_problems_are_reported_again_on_a_new_stream(bench: Bench) -> None:
     bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":7}'}
     await bench.serve("time")

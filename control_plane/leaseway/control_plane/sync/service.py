@@ -445,4 +445,7 @@ async def _join_parts(
             continue
         whole = joiner.add(request.part)
         if whole is not None:
-            yield sync_pb2.SyncRequest.FromString(whole)
+            message = sync_pb2.SyncRequest.FromString(whole)
+            del whole  # megabytes that would stay until the next long message
+            yield message
+            del message

@@ -25,7 +25,8 @@ class HeldVariant:
         exposure_hash: Hash of all other settings.
         toolset_hash: Hash of the recorded and exposed tools.
         toolset: The compiled tools.
-        sent: The variant as it was received, to send it to a control plane that has lost it.
+        sent: The variant as it was received, compressed, to send it to a control plane that has
+            lost it.
     """
 
     spec: ServerSpec

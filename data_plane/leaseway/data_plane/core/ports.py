@@ -269,14 +269,15 @@ class InstanceRequest:
         resolved_values: The resolved configuration, or None to resolve it at the start.
         names: The names of its lease, or None if it is for no lease yet.
         greeting: How it introduces itself to its server.
-        lists_tools: Whether another instance of the same server listed tools; None if unknown.
+        listed: The tools that another instance of the same server listed, as definitions by
+            original name; None if unknown.
     """
 
     known_version: str = ""
     resolved_values: ResolvedValues | None = None
     names: LeaseNames | None = None
     greeting: Greeting = COMMON
-    lists_tools: bool | None = None
+    listed: Mapping[str, bytes] | None = None
 
 
 ANY_INSTANCE: Final = InstanceRequest()

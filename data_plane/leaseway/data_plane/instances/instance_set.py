@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -113,10 +113,10 @@ class InstanceSet:
         return self.variant.toolset.protocol_version
 
     @property
-    def lists_tools(self) -> bool | None:
-        """Whether the server listed tools, exposed or not; None if it was not listed yet."""
+    def listed(self) -> Mapping[str, bytes] | None:
+        """The tools that the server listed, exposed or not; None if it was not listed yet."""
         toolset = self.variant.toolset
-        return bool(toolset.contract) if toolset.protocol_version else None
+        return toolset.contract if toolset.protocol_version else None
 
     def _is_downgraded(self, greeting: Greeting) -> bool:
         """Return whether an instance uses an older protocol; one of an MCP client follows that."""
@@ -162,7 +162,7 @@ class InstanceSet:
             resolved_values=self.resolved_values,
             names=names,
             greeting=greeting,
-            lists_tools=self.lists_tools,
+            listed=self.listed,
         )
         live = self._context.open(self.variant.spec, self._owner, request, awaited=awaited)
         live.lease_id = lease_id

@@ -319,7 +319,7 @@ class ReferenceWatcher:
                 request = InstanceRequest(
                     old.instances.known_version,
                     trial.values,
-                    lists_tools=old.instances.lists_tools,
+                    listed=old.instances.listed,
                 )
                 live = context.open(old.variant.spec, request=request, awaited=False)
                 try:

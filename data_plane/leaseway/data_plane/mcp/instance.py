@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.definitions.sharing import shared, shared_items
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ClientState,
@@ -125,7 +126,7 @@ class Instance:
         self._load_connect = load_connect
         self._listener = listener
         self._known_version = request.known_version
-        self._lists_tools = request.lists_tools
+        self._listed = request.listed
         self._patience = patience
         self._greeting = request.greeting
         self._names = request.names or LeaseNames.of_none(str(spec.key))
@@ -217,7 +218,12 @@ class Instance:
         listed = await self._session.list_prompts_resources(timeout, before)
         if self.spec.stands_for_all:  # one person's documents are no other one's business
             listed = replace(listed, resources=())
-        self.prompts_resources = listed
+        self.prompts_resources = listed = replace(
+            listed,
+            prompts=shared_items(listed.prompts, recorded.prompts),
+            resources=shared_items(listed.resources, recorded.resources),
+            templates=shared_items(listed.templates, recorded.templates),
+        )
         return listed
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -230,7 +236,7 @@ class Instance:
             raise self._closed_fault()
         try:
             async with asyncio.timeout(self.spec.startup_timeout):
-                self.tools = await self._session.list_tools()
+                self.tools = shared(await self._session.list_tools(), self.tools)
         except Exception as error:
             raise self._start_fault(error) from error
         return self.tools
@@ -362,10 +368,10 @@ class Instance:
         return _import_mcp(), self._load_connect()
 
     async def _live(self, session: McpSession, known_version: str) -> None:
-        async with session.opened(
-            self._deadline, known_version, lists_tools=self._lists_tools
-        ) as tools:
-            self.protocol_version, self.tools = session.protocol_version, tools
+        lists_tools = bool(self._listed) if self._listed is not None else None
+        async with session.opened(self._deadline, known_version, lists_tools=lists_tools) as tools:
+            self.protocol_version = session.protocol_version
+            self.tools = shared(tools, self._listed or {})
             self.introduction = session.introduction
             if not self._greeting.is_legacy:  # otherwise the server may have a newer one, too
                 self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)

@@ -374,6 +374,7 @@ class SyncClient:
                     if whole is None:
                         continue
                     message = sync_pb2.SyncResponse.FromString(whole)
+                    del whole  # megabytes that would stay until the next long message
                 match message.WhichOneof("message"):
                     case "revoke":
                         self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
@@ -500,14 +501,19 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
         },
     ) as span:
         refusals: list[sync_pb2.Refusal] = []
-        variants = []
+        variants: list[HeldVariant] = []
+        of_server: dict[str, CompiledToolset] = {}
         loop = asyncio.get_running_loop()
         slice_end = loop.time() + _COMPILE_SLICE
         for upsert in delta.upserts:
             key = key_from_proto(upsert.hashes.key)
             held = pool.desired_state.variants.get(key)
+            # A tenant's own variant has mostly the tools of the others.
+            known = held.toolset if held is not None else of_server.get(key.server_id)
             try:
-                variants.append(await _compile(upsert, held.toolset if held else None))
+                variant = await _compile(upsert, known)
+                variants.append(variant)
+                of_server[key.server_id] = variant.toolset
             except convert.UnservableVariant as error:
                 problem = convert.problem_to_proto(
                     WorkerProblem("server", error.reason, str(error), key), worker_id

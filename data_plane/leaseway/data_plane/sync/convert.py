@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,6 +58,10 @@ def lease_end_to_proto(end: LeaseEnd) -> admin_pb2.LeaseEnd:
     )
 
 
+_FAST: Final = 1
+"""The level of compression: definitions become a tenth already, in 10 ms for each megabyte."""
+
+
 class UnservableVariant(Exception):
     """A variant that this worker cannot serve; `reason` is a constant in capitals."""
 
@@ -77,6 +82,7 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
     """
     try:
         spec = decode_spec(key_from_proto(upsert.hashes.key), upsert.spec)
+        spec.drop_parts()
     except SpecNotUnderstood as error:
         if error.transport and not is_known(error.transport):
             raise _lacking(key_from_proto(upsert.hashes.key), error.transport) from error
@@ -93,7 +99,7 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
         exposure_hash=upsert.hashes.exposure_hash,
         toolset_hash=upsert.hashes.toolset_hash,
         toolset=toolset,
-        sent=upsert.SerializeToString(),
+        sent=zlib.compress(upsert.SerializeToString(), _FAST),
     )
 
 
@@ -136,6 +142,11 @@ def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsR
         recorded_templates=tuple(toolset.recorded_templates),
         uris=UriFilter.from_names(filter_from_proto(toolset.resource_filter)),
     )
+
+
+def sent_to_proto(variant: HeldVariant) -> sync_pb2.Upsert:
+    """Return a variant as it was received."""
+    return sync_pb2.Upsert.FromString(zlib.decompress(variant.sent))
 
 
 def update_from_proto(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:

@@ -6,6 +6,7 @@ See design.md#reload, step 4.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -77,6 +78,7 @@ class Prober:
         self._relisting: dict[Generation | LiveInstance, dict[LiveInstance, None]] = {}
         """By what is listed together: an instance of a lease alone, others of a generation."""
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
+        """Digests."""
         self._context.events.tools_changed.connect(self._on_tools_changed)
 
     def start(self, probe: sync_pb2.Probe) -> None:
@@ -362,9 +364,9 @@ class Prober:
             add_lists(result, live)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
-        encoded = result.SerializeToString(deterministic=True)
-        if self._last_sent.get(generation) != encoded or result.HasField("problem"):
-            self._last_sent[generation] = encoded
+        digest = hashlib.sha256(result.SerializeToString(deterministic=True)).digest()
+        if self._last_sent.get(generation) != digest or result.HasField("problem"):
+            self._last_sent[generation] = digest
             self._send(result)
 
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
@@ -376,4 +378,6 @@ async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
     key = key_from_proto(probe.key)
     if len(probe.spec) <= _DECODED_INLINE:
         return decode_spec(key, probe.spec)
-    return await asyncio.to_thread(decode_spec, key, probe.spec)
+    spec = await asyncio.to_thread(decode_spec, key, probe.spec)
+    spec.drop_parts()
+    return spec

@@ -122,7 +122,7 @@ class WorkerStatus:
         held = sync_pb2.Held()
         for key in map(key_from_proto, want.keys):
             if key in variants:
-                held.variants.append(sync_pb2.Upsert.FromString(variants[key].sent))
+                held.variants.append(convert.sent_to_proto(variants[key]))
         return held
 
     def report(self) -> sync_pb2.Report:

@@ -156,13 +156,18 @@ class HttpParameter:
 
     @cached_property
     def parsed(self) -> Mapping[str, Any]:
+        """Its JSON Schema, for its calls: it stays, and takes several times the text."""
+        return self.parse()
+
+    def parse(self) -> Mapping[str, Any]:
+        """Return its JSON Schema."""
         schema: dict[str, Any] = json.loads(self.schema)
         return schema
 
     @cached_property
     def is_binary(self) -> bool:
         """Whether its text, or each text of its list, is base64 of the bytes to send."""
-        return any(map(holds_bytes, _schemas_of_texts(self.parsed)))
+        return any(map(holds_bytes, _schemas_of_texts(self.parse())))
 
     @cached_property
     def media_type(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.core.definitions.sharing import shared
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck, LazyArgumentCheck
 from leaseway.data_plane.core.tools.prompts_resources import (
     NOTHING_BUT_TOOLS,
@@ -154,7 +155,8 @@ def compile_toolset(
         recorded: Every definition that the server listed.
         exposed: The tools that callers may use, with their names.
         protocol_version: The version that the probe negotiated.
-        previous: The current toolset, or None; plans of unchanged tools are reused.
+        previous: The current toolset, or None; definitions and plans of unchanged tools are
+            reused.
         prompts_resources: The server's compiled prompts and resources.
         lease_rules: As in the toolset.
 
@@ -163,7 +165,9 @@ def compile_toolset(
             was never recorded; the message says which.
     """
     contract = {_parse(definition)["name"]: definition for definition in recorded}
-    reusable = previous.tools if previous is not None else {}
+    reusable: Mapping[str, ToolPlan] = {}
+    if previous is not None:
+        contract, reusable = shared(contract, previous.contract), previous.tools
     tools: dict[str, ToolPlan] = {}
     by_exposed_name: dict[str, ToolPlan] = {}
     for entry in exposed:

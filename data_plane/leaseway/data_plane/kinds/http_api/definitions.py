@@ -56,7 +56,7 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
 
 def _schema(parameter: HttpParameter, tool: HttpTool) -> Mapping[str, Any]:
     """Return a parameter's schema; for bytes, with a note on their encoding."""
-    schema = parameter.parsed
+    schema = parameter.parse()
     if not parameter.is_binary:
         return schema
     is_file = parameter.position == "body" and tool.body in _OF_FILES

@@ -26,6 +26,7 @@ from leaseway.data_plane.core.calls.call import (
     ToolRequest,
     too_large,
 )
+from leaseway.data_plane.core.definitions.sharing import shared
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ClientState,
@@ -101,6 +102,7 @@ class HttpInstance:
         resolved_values: Of the server's references, or None to resolve them at the start.
         renderers: The worker's renderers of templates, or None for own ones.
         tokens: The worker's OAuth tokens, or None for own ones.
+        listed: The definitions that another instance of the server listed, or None.
     """
 
     def __init__(  # noqa: PLR0913 - what an instance depends on
@@ -116,6 +118,7 @@ class HttpInstance:
         resolved_values: ResolvedValues | None = None,
         renderers: Renderers | None = None,
         tokens: Tokens | None = None,
+        listed: Mapping[str, bytes] | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -138,6 +141,7 @@ class HttpInstance:
         self._vault = vault
         self._read_values = read_values
         self._listener = listener
+        self._listed = listed or {}
         self._tools: dict[str, _Tool] = {}
         self._told = conditions(self._part.http_tools)
         self._owns_renderers = renderers is None
@@ -162,8 +166,8 @@ class HttpInstance:
                 self.spec, self._environment, self._vault, self.spec.startup_timeout
             )
             self._check(resolved_values)
-            # In a thread: compiling takes milliseconds per template.
-            self._tools = await self._renderers.run(
+            # In a thread: compiling takes milliseconds per template, and there may be 2,000 tools.
+            self._tools, listed = await self._renderers.run(
                 self._server, self._prepare_all, resolved_values.url
             )
         except BaseException:
@@ -193,7 +197,7 @@ class HttpInstance:
                 authorization=authorization,
             ),
         )
-        self.tools = definitions(self._part.http_tools)
+        self.tools = listed
         self.state = "ready"
 
     def prepare(self, tool_name: str) -> bytes:
@@ -304,8 +308,11 @@ class HttpInstance:
         started: Started = "unknown" if sending.written else "no"
         return Outcome(b"", fault=Fault(Reason.INTERNAL, text, started))
 
-    def _prepare_all(self, url: str) -> dict[str, _Tool]:
-        return {tool.name: self._prepare_tool(tool, url) for tool in self._part.http_tools}
+    def _prepare_all(self, url: str) -> tuple[dict[str, _Tool], dict[str, bytes]]:
+        """Return the tools by name, and their definitions."""
+        tools = self._part.http_tools
+        prepared = {tool.name: self._prepare_tool(tool, url) for tool in tools}
+        return prepared, shared(definitions(tools), self._listed)
 
     def _prepare_tool(self, tool: HttpTool, url: str) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self._part.retries:

@@ -38,4 +38,5 @@ def open_instance(
         resolved_values=opening.resolved_values,
         renderers=renderers,
         tokens=host.tokens,
+        listed=opening.listed,
     )
