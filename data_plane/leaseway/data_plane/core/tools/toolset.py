@@ -207,7 +207,7 @@ def _compile_plan(entry: ExposedTool, definition: bytes) -> ToolPlan:
     schema = tool.get("inputSchema")
     if schema is not None:
         try:
-            # Only tried: compiled, a schema takes up to ten times its bytes, and of hundreds of
+            # Only tried: compiled, a schema takes up to twenty times its bytes, and of hundreds of
             # tools few are called.
             arguments = LazyArgumentCheck(definition, is_quick=ArgumentCheck(schema).is_quick)
         except SchemaNotCompiled as error:
