@@ -89,6 +89,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 callers,
                 partial(_all_folders, folders),
                 partial(_own_paths, options, storage),
+                options.starter,
             ) as (open_instance, logins, links),
             asyncio.TaskGroup() as group,
         ):
@@ -225,6 +226,7 @@ async def _connections(
     callers: CallerTokens,
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
+    starter: int | None,
 ) -> AsyncIterator[tuple[Opener, PeoplesLogins, LoginLinksPort]]:
     """Yield a factory of instances, and the logins that they use.
 
@@ -241,6 +243,7 @@ async def _connections(
             tokens=tokens,
             server_folders=server_folders,
             own_paths=own_paths,
+            starter=starter,
         )
         async with open_kinds(host) as kinds:
             try:

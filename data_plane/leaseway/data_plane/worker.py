@@ -135,6 +135,7 @@ class WorkerOptions:
         audit_sink: Where the audit is shipped to, or None.
         front: Serves MCP clients in the worker's process, or None.
         own_paths: Further files and folders of Leaseway, which no sandboxed server may see.
+        starter: The id of the `up` that has started it, or None.
     """
 
     control_planes: Endpoints
@@ -157,6 +158,7 @@ class WorkerOptions:
     audit: Path | None = None
     audit_sink: AuditSink | None = None
     own_paths: tuple[Path, ...] = ()
+    starter: int | None = None
     front: Front | None = field(default=None, compare=False)
 
 

@@ -16,7 +16,9 @@ class WorkerHost(Host):
     Attributes:
         server_folders: Returns the folders that the entries of all servers name as their own.
         own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
+        starter: The id of the `up` that has started it, or None.
     """
 
     server_folders: Callable[[], Iterable[str]] = tuple
     own_paths: Callable[[], Iterable[Path]] = tuple
+    starter: int | None = None

@@ -16,6 +16,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.kinds.process import cgroups as module
 from leaseway.data_plane.kinds.process.cgroups import (
+    LEAF,
     Cgroup,
     Cgroups,
     Hierarchy,
@@ -183,8 +184,7 @@ def test_a_worker_alone_in_its_cgroup_moves_to_a_leaf(
         kernel.enter(container_init, os.getpid(), child.pid)
         group = cgroups.create(limits)
         child.communicate(b"\n")
-    (folder,) = set(group.folders.values())
-    leaf = folder.parent / "worker"
+    leaf = kernel.root / LEAF
     assert group.missing == {}
     assert entry(leaf, "cgroup.procs").split() == ["1", str(os.getpid()), str(child.pid)]
     assert entry(kernel.root, "cgroup.procs") == ""
@@ -194,7 +194,45 @@ def test_a_worker_moves_once(kernel: Kernel, cgroups: Cgroups) -> None:
     kernel.enter(os.getpid())
     one, other = (cgroups.create(EVERYTHING).folders["memory"] for _ in range(2))
     assert one.parent == other.parent
-    assert entry(one.parent / "worker", "cgroup.procs").split() == [str(os.getpid())]
+    assert entry(kernel.root / LEAF, "cgroup.procs").split() == [str(os.getpid())]
+
+
+def test_the_workers_of_one_up_use_the_cgroup_that_they_share(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as plane:
+        kernel.enter(os.getppid(), os.getpid(), plane.pid)
+        workers = [
+            Cgroups(lambda _folder: None, cgroups._proc, starter=os.getppid()) for _ in range(2)
+        ]
+        groups = [worker.create(EVERYTHING) for worker in workers]
+        plane.communicate(b"\n")
+    assert [group.missing for group in groups] == [{}, {}]
+    leaf = entry(kernel.root / LEAF, "cgroup.procs").split()
+    assert leaf == [str(pid) for pid in (os.getppid(), os.getpid(), plane.pid)]
+    assert {group.folders["memory"].parent.parent for group in groups} == {kernel.root}
+    for worker in workers:
+        worker.close()
+
+
+def test_processes_of_an_up_that_has_ended_are_those_of_others(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    kernel.enter(os.getppid(), os.getpid())
+    orphan = Cgroups(lambda _folder: None, cgroups._proc, starter=os.getppid() + 1)
+    assert "contains other processes" in orphan.create(EVERYTHING).missing["memory"]
+
+
+def test_a_worker_that_its_containers_init_restarts_nests_no_deeper(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    kernel.enter(1, os.getpid())
+    first = cgroups.create(EVERYTHING).folders["memory"]
+    again = Cgroups(lambda _folder: None, cgroups._proc)  # its parent is in the leaf
+    group = again.create(EVERYTHING)
+    assert group.missing == {}
+    assert group.folders["memory"].parent.parent == first.parent.parent == kernel.root
+    again.close()
 
 
 def test_a_cgroup_with_other_processes_is_not_used(kernel: Kernel, cgroups: Cgroups) -> None:

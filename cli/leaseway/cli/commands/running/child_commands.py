@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from leaseway.cli.options.common import LogOptions
 from leaseway.cli.options.config import ConfigOptions
 from leaseway.wire.channels.endpoint import Endpoint
@@ -45,6 +47,7 @@ def worker_command(
         "worker",
         *("--control-plane", str(control_plane.reachable)),
         *("--id", worker_id),
+        *("--starter", str(os.getpid())),
         *vault,
         *more,
         *_as_child(log),

@@ -250,6 +250,12 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
     hidden=True,
     help="A file of another process of `up`, which no sandboxed server may see.",
 )
+@click.option(
+    "--starter",
+    type=int,
+    hidden=True,
+    help="The process id of the `up` that runs it, whose processes may share its cgroup.",
+)
 @exit_with_stdin_option
 @log_options
 def worker(  # noqa: PLR0913 - each is an option of the command
@@ -272,6 +278,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
     audit: AuditOptions,
     metrics: Endpoint | None,
     own_paths: tuple[Path, ...],
+    starter: int | None,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -335,6 +342,7 @@ def worker(  # noqa: PLR0913 - each is an option of the command
                 else None
             ),
             own_paths=(*own_paths, *credentials.files, *log.files),
+            starter=starter,
             front=front,
         )
         return run_process(

@@ -4,6 +4,10 @@ The worker creates a cgroup `leaseway-…` below its own one, and in it a cgroup
 instance. A limit that the worker may not set is reported by its key. The worker locks its cgroup's
 folder while it lives: a folder without a lock is left over from a dead worker.
 
+With version 2 no process may be beside these: the worker's own, those of the `up` that started it
+and the init of a container move to the leaf `leaseway.processes`, which all workers there share.
+Nobody kills what is in it.
+
 The worker's own limit of processors decides how many servers start at the same time.
 """
 
@@ -19,11 +23,11 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
-from leaseway.data_plane.kinds.process.reaper_main import remove_cgroup
+from leaseway.data_plane.kinds.process.reaper_main import remove_cgroup, remove_empty
 from leaseway.spec.kinds.confinement import Limits
 from leaseway.wire import bounds
 
@@ -92,7 +96,7 @@ CONTROLLERS: Final[Mapping[str, str]] = {"memory": "memory", "cpu": "cpu", "proc
 """The controller of each limit that a cgroup can hold, by its key under `limits:`."""
 
 OWN: Final = "leaseway-"
-_LEAF: Final = "worker"
+LEAF: Final = "leaseway.processes"
 _PERIOD: Final = 100_000
 _ROUNDS: Final = 5
 _LOCK_DELAY: Final = 10.0
@@ -106,12 +110,17 @@ class Cgroups:
     """The cgroups of one worker, created with its first limited instance.
 
     `on_created` is called with each folder of the worker; it must be removed, with its contents,
-    when the worker exits.
+    when the worker exits. `starter` is the `up` that has started the worker: its other processes
+    may be in the worker's cgroup, too.
     """
 
-    def __init__(self, on_created: Callable[[Path], None], proc: Path = SELF) -> None:
+    def __init__(
+        self, on_created: Callable[[Path], None], proc: Path = SELF, starter: int | None = None
+    ) -> None:
         self._on_created = on_created
         self._proc = proc
+        # If it has ended, the worker has another parent, with processes of others.
+        self._starter = starter if starter == os.getppid() else os.getpid()
         self._name = OWN + secrets.token_hex(8)
         self._folders: dict[Path, Path] = {}
         self._hierarchies: list[Hierarchy] = []
@@ -129,8 +138,8 @@ class Cgroups:
         # start would leak its cgroup.
         group = Cgroup()
         number = str(next(self._numbers))
-        if not self._folders:  # later the worker may be in a leaf of its own folder
-            self._hierarchies = find_hierarchies(self._proc)
+        if not self._folders:
+            self._hierarchies = [_around_leaf(found) for found in find_hierarchies(self._proc)]
         for key, settings in _settings(limits).items():
             controller = CONTROLLERS[key]
             hierarchy = next(
@@ -157,8 +166,8 @@ class Cgroups:
     def _instance_folder(self, hierarchy: Hierarchy, controller: str, number: str) -> Path:
         worker_folder = self._worker_folder(hierarchy)
         if hierarchy.version == 2:
-            self._enable(hierarchy.path, controller, worker_folder)
-            self._enable(worker_folder, controller, worker_folder)
+            self._enable(hierarchy.path, controller)
+            self._enable(worker_folder, controller)
         folder = worker_folder / number
         folder.mkdir(exist_ok=True)
         return folder
@@ -174,7 +183,7 @@ class Cgroups:
             self._folders[hierarchy.path] = folder
         return folder
 
-    def _enable(self, parent: Path, controller: str, worker_folder: Path) -> None:
+    def _enable(self, parent: Path, controller: str) -> None:
         """Enable a controller for the children of a cgroup (version 2 only)."""
         control = parent / "cgroup.subtree_control"
         if controller in control.read_text().split():
@@ -182,18 +191,18 @@ class Cgroups:
         # Except for the root, a cgroup that contains processes can't have children with any. The
         # kernel refuses only the controller of memory then: with others, the children are invalid.
         is_root = not (parent / "cgroup.events").exists()
-        if not is_root and not self._vacate(parent, worker_folder):
+        if not is_root and not self._vacate(parent):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         _write(control, f"+{controller}")
 
-    def _vacate(self, parent: Path, worker_folder: Path) -> bool:
-        """Move this worker and its children into a leaf; False if other processes are there."""
-        leaf = worker_folder / _LEAF
+    def _vacate(self, parent: Path) -> bool:
+        """Move this Leaseway's processes into the leaf; False if other processes are there."""
+        leaf = parent / LEAF
         for _ in range(_ROUNDS):  # children may fork meanwhile
             processes = _processes(parent)
             if not processes:
                 return True
-            if not all(_is_ours(pid) for pid in processes):
+            if not all(_is_ours(pid, self._starter) for pid in processes):
                 return False
             leaf.mkdir(exist_ok=True)
             for pid in processes:
@@ -314,10 +323,10 @@ def _remove_abandoned(parent: Path) -> None:
                 continue
             descriptor = _lock(folder)
             try:
-                for child in folder.iterdir():
-                    if child.is_dir() and not remove_cgroup(child):
+                for child in folder.iterdir():  # of instances; who knows who is in another one
+                    if child.name.isdecimal() and not remove_cgroup(child):
                         remove_cgroup(child)  # a killed process may need a moment to exit
-                remove_cgroup(folder)
+                remove_empty(folder)
             finally:
                 os.close(descriptor)
 
@@ -326,16 +335,25 @@ def _processes(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
 
 
-def _is_ours(pid: int) -> bool:
-    """Return whether a process is this one, descends from it, or is the init of its container."""
+def _is_ours(pid: int, starter: int) -> bool:
+    """Return whether a process is the starter, descends from it, or is its container's init."""
     if pid == 1:  # only a container's init shares a cgroup with a worker
         return True
-    while pid > 1 and pid != os.getpid():
+    while pid > 1 and pid != starter:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             return True  # it has exited
-    return pid == os.getpid()
+    return pid == starter
+
+
+def _around_leaf(hierarchy: Hierarchy) -> Hierarchy:
+    """Return the cgroup in which a worker has its own, if a worker has moved this one to a leaf."""
+    around = hierarchy.path.parent
+    if hierarchy.version != 2 or hierarchy.path.name != LEAF:
+        return hierarchy
+    controllers = (around / "cgroup.controllers").read_text().split()
+    return replace(hierarchy, controllers=frozenset(controllers), path=around)
 
 
 def default_concurrent_starts() -> int:

@@ -31,7 +31,7 @@ class ProcessHost:
 @asynccontextmanager
 async def shared_processes(host: WorkerHost) -> AsyncIterator[ProcessHost]:
     """Yield what the processes share; all of them have exited afterwards."""
-    reaper = Reaper()
+    reaper = Reaper(host.starter)
     try:
         yield ProcessHost(host.environment, reaper, host.server_folders, host.own_paths)
     finally:

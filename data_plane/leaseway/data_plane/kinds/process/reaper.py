@@ -123,6 +123,9 @@ def _remove_dead_runs(folder: Path) -> Iterator[str]:
 class Reaper:
     """The worker's side of the reaper process. One per worker process.
 
+    Args:
+        starter: See `Cgroups`.
+
     Attributes:
         cgroups: The worker's cgroups; the reaper process removes them.
         containers: The worker's containers; likewise.
@@ -130,8 +133,8 @@ class Reaper:
         spawner: Starts servers such that their children keep their mark.
     """
 
-    def __init__(self) -> None:
-        self.cgroups = Cgroups(self._register_cgroup)
+    def __init__(self, starter: int | None = None) -> None:
+        self.cgroups = Cgroups(self._register_cgroup, starter=starter)
         self.spawner = Spawner()
         self._token = secrets.token_hex(16)
         self._run_file = _RunFile(self._token)

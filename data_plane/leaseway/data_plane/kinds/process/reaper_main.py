@@ -182,7 +182,7 @@ def kill_in_cgroup(folder: Path) -> None:
 def remove_cgroup(folder: Path) -> bool:
     """Kill the processes in a cgroup, remove it and its children; return whether it is removed."""
     kill_in_cgroup(folder)
-    _remove_empty(folder)
+    remove_empty(folder)
     return not folder.exists()
 
 
@@ -194,7 +194,7 @@ def _remove_all(folders: Collection[Path]) -> None:
             return
         time.sleep(0.01)
     for folder in folders:
-        _remove_empty(folder)  # fails if the worker or this process is in a leaf of it
+        remove_empty(folder)
 
 
 def _remaining_instances(folder: Path) -> list[Path]:
@@ -202,7 +202,8 @@ def _remaining_instances(folder: Path) -> list[Path]:
     return [child for child in instances if not remove_cgroup(child)]
 
 
-def _remove_empty(folder: Path) -> None:
+def remove_empty(folder: Path) -> None:
+    """Remove a cgroup and its children, as far as no process is in them."""
     for group in _tree(folder):
         with contextlib.suppress(OSError):
             group.rmdir()
