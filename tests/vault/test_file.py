@@ -7,8 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from cryptography.hazmat.primitives.kdf import scrypt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -221,6 +223,22 @@ def test_a_rotation_interrupted_at_any_write_keeps_the_vault_readable(
     rotate_vault(in_file, new_key(), in_file.key_file)
     assert values(in_file) == {"a": "1"}
     assert len(read_keys(in_file)) == 1
+
+
+def test_a_process_derives_the_key_of_a_passphrase_once(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived = Mock(wraps=scrypt.Scrypt)
+    monkeypatch.setattr(scrypt, "Scrypt", derived)
+    place = replace(place, passphrase=new_key())
+    files = [replace(place, path=place.path.with_name(f"{n}.login")) for n in range(3)]
+    for value in "first", "second":
+        for file in files:
+            set_secret(file, "a", value)
+            assert values(file) == {"a": value}
+    assert derived.call_count == 1
+    contents = [file.path.read_bytes() for file in files]
+    assert len({content[vault._HEADER : vault._HEADER + vault._NONCE] for content in contents}) == 3
 
 
 CRASH = """

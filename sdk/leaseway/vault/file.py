@@ -8,6 +8,7 @@ passphrase. `cryptography` is imported when a vault is read or written.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -209,7 +210,7 @@ def _encrypt(entries: Mapping[str, Secret], key: str, place: VaultPlace) -> byte
         name: {"value": entry.value, "set_at": entry.set_at.isoformat()}
         for name, entry in sorted(entries.items())
     }
-    header, nonce = _MAGIC + os.urandom(_SALT), os.urandom(_NONCE)
+    header, nonce = _MAGIC + _own_salt(key), os.urandom(_NONCE)
     encrypted = _cipher(key, header).encrypt(nonce, json.dumps(document).encode(), header)
     content = header + nonce + encrypted
     if len(content) > MAX_VAULT:
@@ -253,6 +254,20 @@ def _entries(document: bytes) -> Mapping[str, Secret]:
 
 def _cipher(key: str, header: bytes) -> AESGCM:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(_derived(key, header[len(_MAGIC) :], **_SCRYPT))
+
+
+# A derivation costs a tenth of a second on purpose, and a worker reads and writes a file for each
+# token of each user. Files of one passphrase may share a salt: their nonces differ.
+@functools.lru_cache(maxsize=16)
+def _own_salt(key: str) -> bytes:
+    """Return the salt of what this process writes with a passphrase."""
+    return os.urandom(_SALT)
+
+
+@functools.lru_cache(maxsize=1024)
+def _derived(key: str, salt: bytes, **costs: int) -> bytes:
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-    return AESGCM(Scrypt(salt=header[len(_MAGIC) :], **_SCRYPT).derive(key.encode()))
+    return Scrypt(salt=salt, **costs).derive(key.encode())
