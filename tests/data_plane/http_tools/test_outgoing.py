@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.forward_proxy import ForwardProxy
 
@@ -96,6 +99,18 @@ async def test_a_proxy_that_does_not_run_is_named(port: int) -> None:
     assert outcome.fault is not None
     assert outcome.fault.started == "no"
     assert "its proxy could not be reached" in outcome.fault.message
+
+
+async def test_a_certificate_of_an_unknown_authority_says_what_helps(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority("mine").issue(tmp_path, "api"))
+    server = TestServer(web.Application())
+    await server.start_server(ssl=context)
+    [(_, outcome)] = await calls(f"https://127.0.0.1:{server.port}", 1, {})
+    await server.close()
+    assert outcome.fault is not None
+    assert "its certificate is not trusted (" in outcome.fault.message
+    assert "SSL_CERT_FILE of the worker" in outcome.fault.message
 
 
 @pytest.mark.parametrize(

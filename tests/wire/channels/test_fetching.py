@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import http.server
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import Authority
 from tests.conftest import BOUND
 from yarl import URL
 
@@ -264,6 +267,14 @@ def test_a_status_and_a_refused_connection_are_errors_without_the_address(web: W
     assert str(web.port) not in str(raised.value)
     with pytest.raises(FetchError):
         get("http://127.0.0.1:1/")
+
+
+def test_a_certificate_of_an_unknown_authority_says_what_helps(web: Web, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority("mine").issue(tmp_path, "web"))
+    web.server.socket = context.wrap_socket(web.server.socket, server_side=True)
+    with pytest.raises(FetchError, match=r"^its certificate is not trusted \(.*SSL_CERT_FILE"):
+        get(web.url("/").replace("http:", "https:"))
 
 
 async def test_a_function_in_a_thread_of_its_own_returns_and_raises() -> None:

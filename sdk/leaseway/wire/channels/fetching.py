@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from leaseway.wire import bounds
-from leaseway.wire.channels.encryption import leaves_encryption
+from leaseway.wire.channels.encryption import leaves_encryption, untrusted
 from leaseway.wire.channels.endpoint import is_loopback_host
 
 if TYPE_CHECKING:
@@ -230,7 +230,8 @@ async def _within(timeout: float, fetch: Coroutine[Any, Any, T]) -> T:
                 " address itself"
             ) from None
         is_outage = not isinstance(error, ValueError)  # of an address
-        raise FetchError(str(error) or type(error).__name__, is_outage=is_outage) from None
+        text = untrusted(error, "this process") or str(error) or type(error).__name__
+        raise FetchError(text, is_outage=is_outage) from None
 
 
 class LeadsInside(OSError):

@@ -25,7 +25,7 @@ from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
 from leaseway.spec.kinds.http_tools import IDEMPOTENT, SAFE_METHODS
 from leaseway.wire import bounds
-from leaseway.wire.channels.encryption import leaves_encryption
+from leaseway.wire.channels.encryption import leaves_encryption, untrusted
 from leaseway.wire.channels.fetching import MAX_REDIRECTS, Guard, in_thread, leads_inside
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
@@ -52,7 +52,6 @@ _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIM
 _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ClientProxyConnectionError: "its proxy could not be reached",
     aiohttp.ClientHttpProxyError: "its proxy refused the connection; check proxy in its entry",
-    aiohttp.ClientConnectorCertificateError: "its certificate is not trusted",
     aiohttp.ClientConnectorDNSError: "its host name is not known",
     aiohttp.ConnectionTimeoutError: f"it did not accept a connection within {_CONNECT_TIMEOUT:g} s",
     TimeoutError: "it took too long",
@@ -331,7 +330,7 @@ class HttpToolClient:
         failure = "could not be reached" if refused else "did not answer"
         system = getattr(getattr(error, "os_error", error), "strerror", None)
         descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
-        cause = next(descriptions, None) or system or "the connection failed"
+        cause = untrusted(error) or next(descriptions, None) or system or "the connection failed"
         encoding = _UNREADABLE_ENCODING.search(str(error))
         if encoding is not None:
             cause = f"its response cannot be decompressed ({encoding[1]})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +20,7 @@ from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.data_plane.oauth.challenges import challenge_of
 from leaseway.data_plane.oauth.errors import INSUFFICIENT_SCOPE, described
 from leaseway.wire import bounds
+from leaseway.wire.channels.encryption import untrusted
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.retry_after import retry_delay
@@ -76,9 +76,6 @@ _PARSER_SAYS: Final[Mapping[str, str]] = {
     "the request did not accept (gzip and deflate are accepted)",
 }
 """Texts for errors that the client's parser of HTTP tells by words alone."""
-
-_UNKNOWN_AUTHORITY: Final = frozenset({18, 19, 20, 21})
-"""OpenSSL's codes for certificates that a known authority has not signed."""
 
 CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """The exceptions of a failed request."""
@@ -301,9 +298,9 @@ def unreachable(server: str, url: URL, error: Exception) -> Fault:
 def describe_error(error: BaseException) -> str:
     """Return the text of a connection error, as the end of a sentence."""
     cause = getattr(error, "os_error", error)
-    refused = getattr(error, "certificate_error", cause)
-    if isinstance(refused, ssl.SSLCertVerificationError):
-        return _untrusted(refused)
+    refusal = untrusted(error)
+    if refusal is not None:
+        return refusal
     if isinstance(error, aiohttp.ClientHttpProxyError):
         hint = (
             f": {_HINTS[407]}" if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED else ""
@@ -318,16 +315,6 @@ def describe_error(error: BaseException) -> str:
             return text
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
-
-
-def _untrusted(error: ssl.SSLCertVerificationError) -> str:
-    text = f"its certificate is not trusted ({error.verify_message.rstrip('.')})"
-    if error.verify_code not in _UNKNOWN_AUTHORITY:
-        return text
-    return (
-        f"{text}; a file with the certificate of its authority can be named in the variable"
-        " SSL_CERT_FILE of the worker"
-    )
 
 
 def _os_text(error: OSError) -> str:
