@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from leaseway.control_plane.config.kubernetes.status import (
     Condition,
     Facts,
     accepted_condition,
+    is_due,
     next_status,
 )
 from leaseway.control_plane.config.layers.sources import Source
@@ -62,6 +64,7 @@ class ResourceStatus:
         self._elector = elector
         self._loaded: tuple[LoadedResource, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
+        self._written_at: dict[str, float] = {}
         self._has_read = elector is None  # without others, what was loaded is the newest
         self._failing = False
         self._refused: set[str] = set()
@@ -94,6 +97,7 @@ class ResourceStatus:
         )
         known = {loaded.resource.uid for loaded in self._loaded}
         self._written = {uid: status for uid, status in self._written.items() if uid in known}
+        self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known}
 
     async def run(self, namespace: str) -> None:
         """Write changes until cancelled."""
@@ -133,11 +137,15 @@ class ResourceStatus:
             if change is None:
                 continue
             status, events = change
+            mono = self._plane.clock().mono
+            if not is_due(before, status, mono - self._written_at.get(resource.uid, -math.inf)):
+                continue  # it is compared again within `_MAX_INTERVAL`
             writing = api.write_status(resource, status)
             if not await self._try(resource.kind, writing, accepted, refused):
                 all_written = False
                 continue
             self._written[resource.uid] = status
+            self._written_at[resource.uid] = mono
             for event in events:
                 recording = api.record_event(resource, event.kind, event.reason, event.note)
                 await self._try("events", recording, accepted, refused)

@@ -11,6 +11,7 @@ from leaseway.control_plane.config.kubernetes.status import (
     Facts,
     ResourceEvent,
     accepted_condition,
+    is_due,
     next_status,
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
@@ -77,6 +78,20 @@ def test_counts_alone_make_no_event() -> None:
 
     assert after is not None
     assert after[1] == []
+
+
+def test_counts_alone_are_written_at_intervals_and_conditions_at_once() -> None:
+    made = next_status(_RESOURCE, {}, _WELL, _T1)
+    assert made is not None
+    before, _ = made
+    counted = {**before, "tools": 3}
+    later = next_status(replace(_RESOURCE, generation=4), before, _WELL, _T1)
+    assert later is not None
+
+    assert not is_due(before, counted, 9.9)
+    assert is_due(before, counted, 10.0)
+    assert is_due(before, later[0], 0.0)
+    assert is_due({}, before, 0.0)
 
 
 def test_a_second_mistake_is_told_like_the_first() -> None:

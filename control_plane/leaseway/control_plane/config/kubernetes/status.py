@@ -16,6 +16,8 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue
 
 _MAX_MESSAGE: Final = 4_000
 _MAX_LISTED: Final = 5
+_COUNTS_INTERVAL: Final = 10.0
+"""Minimum seconds between two statuses of a resource that differ only in counts."""
 _MAX_NOTE: Final = 1_024
 """Bytes of an event's note; the API refuses a longer one."""
 
@@ -102,6 +104,16 @@ def next_status(
         if (event := _event(condition, old.get(condition["type"], {}))) is not None
     ]
     return status, events
+
+
+def is_due(before: Mapping[str, Any], status: Mapping[str, Any], age: float) -> bool:
+    """Return whether to write a new status now; `age` is the seconds since the last write.
+
+    One that differs only in counts may wait: leases come and go with each session, and every write
+    is one to the cluster's store and an event to all that watch.
+    """
+    names = ("observedGeneration", "conditions")
+    return age >= _COUNTS_INTERVAL or any(before.get(name) != status[name] for name in names)
 
 
 def _condition(
