@@ -122,9 +122,18 @@ def _default_transforms(document: Document) -> list[dict[str, Any]]:
 def _with_names(
     server: Any, name: str, parsed: ParsedConfig, steps: Sequence[dict[str, Any]]
 ) -> Any:
-    """Return a server with the transforms that it has instead of the file's, if they differ."""
+    """Return a server with the transforms that it has instead of the file's, if they differ.
+
+    It denies the original names, too, that a denied name of a client may stand for.
+    """
     spec = parsed.servers.get(VariantKey(name))
-    if spec is None or not isinstance(server, dict) or "transform" in server or not steps:
+    if spec is None or not isinstance(server, dict):
+        return server
+    tools, also = server.get("tools"), spec.tools.also
+    if also is not None and isinstance(tools, dict) and (denied := tools.get("blacklist")):
+        denied = list(dict.fromkeys([*denied, *also.blacklist]))
+        server = {**server, "tools": {**tools, "blacklist": denied}}
+    if "transform" in server or not steps:
         return server
     own = [_transform(step) for step in spec.transforms]
     return server if len(own) == len(steps) else {**server, "transform": own}
