@@ -187,6 +187,7 @@ def test_a_value_that_the_chart_needs_is_refused_by_its_name_if_it_is_null(helm:
                 empty.append(f"{path}.{name}".lstrip("."))
             elif not isinstance(value, dict) and path != "podSecurityContext":
                 needed[path].append(name)  # null removes a key of podSecurityContext
+        needed[path] = [name for name in needed[path] if name != "replicas"]
     assert yaml.safe_load(listed) == needed
 
     for path in ("ipFamily", "tls", "front.service", "workerDefaults.port", "image.repository"):
@@ -201,6 +202,14 @@ def test_a_value_that_the_chart_needs_is_refused_by_its_name_if_it_is_null(helm:
     ]
     for manifest in render(helm, *options, "--set=front.enabled=true"):
         kubernetes_validate.validate(manifest, "1.34", strict=True)
+
+
+def test_replicas_may_be_left_to_an_autoscaler_of_ones_own(helm: str) -> None:
+    for component in ("front", "workerDefaults", "controlPlane"):
+        options = ("--set=front.enabled=true", f"--set-json={component}.replicas=null")
+        deployments = of_kind(render(helm, *options), "Deployment")
+        counts = [deployment["spec"].get("replicas") for deployment in deployments]
+        assert sorted(counts, key=str) == [2, 2, None]
 
 
 @pytest.mark.parametrize(

@@ -21,22 +21,22 @@ what is new in this one.
 {{- fail (printf "%s has no value: leave it out instead of null; `helm upgrade --reset-then-reuse-values` adds what an older chart did not have" .) }}
 {{- end }}
 
-{{/* The values that are not empty in values.yaml, by sections. */}}
+{{/* The values that are not empty in values.yaml, by sections, but `replicas`: null leaves them to others. */}}
 {{- define "leaseway.needed" -}}
 "": [ipFamily]
 image: [repository, pullPolicy]
 podSecurityContext: []
 key: [secretKey, sealKey]
-controlPlane: [replicas, leaseDuration, port, metricsPort, expectWorkers, topologySpread, podDisruptionBudget]
+controlPlane: [leaseDuration, port, metricsPort, expectWorkers, topologySpread, podDisruptionBudget]
 controlPlane.resources: [enabled]
 controlPlane.config: []
 controlPlane.store: [secretKey]
 controlPlane.store.volume: [enabled, size]
 workers: []
-workerDefaults: [replicas, images, port, metricsPort, capacity, terminationGracePeriodSeconds, maxSurge, maxUnavailable, topologySpread, podDisruptionBudget]
+workerDefaults: [images, port, metricsPort, capacity, terminationGracePeriodSeconds, maxSurge, maxUnavailable, topologySpread, podDisruptionBudget]
 workerDefaults.audit: [policy, space]
 workerDefaults.autoscaling: [kind, minReplicas, maxReplicas, leasesPerWorker, callsPerWorker, prometheus]
-front: [enabled, inWorkers, replicas, port, tenant, topologySpread, podDisruptionBudget]
+front: [enabled, inWorkers, port, tenant, topologySpread, podDisruptionBudget]
 front.service: [type, sessionAffinity]
 tls: []
 tls.certManager: [enabled, duration, renewBefore]
