@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 from psycopg import conninfo
+from tests.conftest import BOUND
 from tests.postgres_server import PASSWORD, PostgresServer
 
 from leaseway.control_plane.store.port import (
@@ -33,9 +36,19 @@ async def test_after_a_lost_connection_the_next_operation_opens_another(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE application_name = 'leaseway-control-plane'"
     )
-    with pytest.raises(StoreUnavailable, match=r"PostgreSQL at .* failed: "):
-        await store.write(epoch, [Put(ROOM, "a", b"1")])
     await store.write(epoch, [Put(ROOM, "a", b"1", expected=0)])
+    await store.close()
+
+
+async def test_operations_that_wait_for_a_server_that_does_not_answer_end_with_the_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # it accepts connections and says nothing
+        port = str(mute.getsockname()[1])
+        store = PostgresStore(lambda: f"host=127.0.0.1 port={port} user=u", timeout=1)
+        async with asyncio.timeout(BOUND):
+            ends = await asyncio.gather(
+                *(store.read(ROOM) for _ in range(100)), return_exceptions=True
+            )
+        assert all("did not answer within 1 s" in str(end) for end in ends)
     await store.close()
 
 

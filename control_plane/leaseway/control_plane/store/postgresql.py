@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -116,52 +116,74 @@ class PostgresStore:
         self.place = "a PostgreSQL database"
 
     async def claim(self, epoch: int, *, elected: bool) -> int:
-        async with self._turn:
-            await self._disconnect()  # a newer release may have changed the schema since
-            return await self._operate(partial(_claim, epoch=epoch, elected=elected))
+        return await self._operate(partial(_claim, epoch=epoch, elected=elected), anew=True)
 
     async def read(
         self, room: Room, *, prefix: str = "", after: str = "", limit: int = MAX_PAGE
     ) -> list[StoredRecord]:
         limit = min(limit, MAX_PAGE)
-        async with self._turn:
-            return await self._operate(
-                partial(_read, room=room, prefix=prefix, after=after, limit=limit)
-            )
+        return await self._operate(
+            partial(_read, room=room, prefix=prefix, after=after, limit=limit)
+        )
 
     async def write(self, epoch: int, changes: Sequence[Change]) -> None:
         check_changes(changes)
-        async with self._turn:
-            await self._operate(partial(_write, epoch=epoch, changes=changes))
+        await self._operate(partial(_write, epoch=epoch, changes=changes))
 
     async def close(self) -> None:
         async with self._turn:
             await self._disconnect()
 
-    async def _operate(self, operation: Callable[[Connection], Awaitable[_Result]]) -> _Result:
-        """Do an operation, or give it up: its connection is cut, and the next one connects anew."""
-        work = asyncio.create_task(self._do(operation))
+    async def _operate(
+        self, operation: Callable[[Connection], Awaitable[_Result]], *, anew: bool = False
+    ) -> _Result:
+        """Do an operation, or give it up: its connection is cut, and the next one connects anew.
+
+        The wait for those before it counts: whoever asks waits no longer than for one.
+
+        Args:
+            operation: What to do in a transaction.
+            anew: Whether to connect and check the database first, even if it is connected.
+        """
         try:
-            async with asyncio.timeout(self._timeout):
-                return await asyncio.shield(work)
+            async with asyncio.timeout(self._timeout), self._turn:
+                if anew:  # a newer release may have changed the schema since
+                    await self._disconnect()
+                work = asyncio.create_task(self._do(operation))
+                try:
+                    return await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    self._abandon(work)
+                    raise
         except TimeoutError:
-            self._abandon(work)
             raise StoreUnavailable(
                 f"The store {self.place} did not answer within {self._timeout:g} s."
             ) from None
-        except asyncio.CancelledError:
-            self._abandon(work)
-            raise
 
     async def _do(self, operation: Callable[[Connection], Awaitable[_Result]]) -> _Result:
+        connection = self._connection
         try:
-            if self._connection is None or self._connection.closed:
-                self._connection = await self._connected()
-            async with self._connection.transaction():
-                return await operation(self._connection)
+            async with AsyncExitStack() as transaction:
+                if connection is None or not await self._begins(connection, transaction):
+                    connection = None
+                    connection = self._connection = await self._connected()
+                    await transaction.enter_async_context(connection.transaction())
+                return await operation(connection)
         except psycopg.Error as error:
-            await self._disconnect()
+            if connection is not None:
+                await self._drop(connection)
             raise StoreUnavailable(f"The store {self.place} failed: {_sentence(error)}") from None
+
+    async def _begins(self, connection: Connection, transaction: AsyncExitStack) -> bool:
+        """Begin a transaction; return False if the connection was lost while it was idle."""
+        try:
+            await transaction.enter_async_context(connection.transaction())
+        except psycopg.OperationalError:
+            await self._drop(connection)
+            if asyncio.current_task() in self._abandoned:
+                raise  # nobody waits any more, and others may be at work
+            return False
+        return True
 
     def _abandon(self, work: asyncio.Task[Any]) -> None:
         """Let an operation end without being waited for.
@@ -258,10 +280,14 @@ class PostgresStore:
             await connection.execute("UPDATE leaseway.meta SET version = %s", (len(self._schema),))
 
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(psycopg.Error):
-                await connection.close()
+        if self._connection is not None:
+            await self._drop(self._connection)
+
+    async def _drop(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+        with suppress(psycopg.Error):
+            await connection.close()
 
 
 def _is_local(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
