@@ -103,6 +103,8 @@ async def test_a_call_that_needs_approval_asks_the_user(place: Place, era: str) 
 
     async def user(context: Any, params: Any) -> Any:
         messages.append(params.message)
+        if "later" in params.message:
+            return types.ElicitResult(action="cancel")
         return types.ElicitResult(action="accept", content={"approve": "no" not in params.message})
 
     async with Client(place.url, mode=era, elicitation_callback=user) as client:
@@ -112,6 +114,10 @@ async def test_a_call_that_needs_approval_asks_the_user(place: Place, era: str) 
             await client.call_tool("bank_echo", {"text": f"no {era}"})
         assert denied.value.data["reason"] == "PERMISSION_DENIED"
         assert [f"yes {era}" in messages[0], f"no {era}" in messages[1]] == [True, True]
+        with pytest.raises(MCPError, match="needs a person's approval") as left:
+            await client.call_tool("bank_echo", {"text": f"later {era}"})
+        assert left.value.data["confirmationId"]
+        assert len(messages) == 3  # its user is not asked again
     async with Client(place.url, mode=era) as client:
         with pytest.raises(MCPError, match="needs a person's approval") as needed:
             await client.call_tool("bank_echo", {"text": f"mute {era}"})

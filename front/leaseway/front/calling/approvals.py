@@ -42,6 +42,14 @@ def is_answer(state: str | None) -> bool:
     return state is not None and state.startswith(_STATE)
 
 
+def was_asked(state: str | None, error: ConfirmationRequired) -> bool:
+    """Return whether a `requestState` answers the question about this very approval.
+
+    If the call still waits, its user has left the decision to someone else.
+    """
+    return state == _STATE + error.confirmation_id
+
+
 async def input_required(client: AsyncClient, error: ConfirmationRequired) -> bytes:
     """Return the `input_required` result that makes a modern client ask its user."""
     params = await _params(client, error)

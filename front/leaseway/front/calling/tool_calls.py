@@ -138,6 +138,8 @@ class ToolCalls:
                 if not place.is_lasting(tool) or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
+                    if approvals.was_asked(params.state, error):
+                        raise
                     question = await approvals.input_required(self._client, error)
                     return adapt_result(question, modern=True)
                 await approvals.ask_user(self._client, request.listener, error)
