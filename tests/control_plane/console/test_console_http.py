@@ -132,6 +132,16 @@ async def test_a_session_that_was_signed_out_of_has_ended(console: Open) -> None
     assert (await asker.get("api/overview"))[0] == 401  # also for who has kept the cookie
 
 
+async def test_a_browser_is_signed_in_to_several_consoles_of_one_host(console: Open) -> None:
+    _plane, one = await console(_KEY)
+    _plane, other = await console(_KEY)
+    other = Asker(other.url, one.session)  # which sends its cookies to both ports
+    for asker in (one, other):
+        assert (await asker.post("api/session", {"key": _KEY}))[0] == 200
+    for asker in (one, other):
+        assert (await asker.get("api/overview"))[0] == 200
+
+
 async def test_a_program_sends_the_key_as_a_bearer_token(console: Open) -> None:
     _plane, asker = await console(_KEY)
     bearer = {"Authorization": f"Bearer {_KEY}"}

@@ -23,7 +23,7 @@ from leaseway.telemetry.http_listener import check_request, refusal_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
-COOKIE: Final = "leaseway_console"
+_COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"
 """A header that pages of other sites cannot send."""
 
@@ -132,11 +132,11 @@ class ConsoleAccess:
 
     def has_session(self, request: web.Request) -> bool:
         """Whether a request comes from a page that has signed in."""
-        return request.cookies.get(COOKIE, "") in self._sessions
+        return request.cookies.get(cookie_of(request), "") in self._sessions
 
     def sign_out(self, request: web.Request) -> None:
         """End the session of a request, if it has one; its open pages notice within seconds."""
-        session = request.cookies.get(COOKIE, "")
+        session = request.cookies.get(cookie_of(request), "")
         self._sessions.pop(session, None)
         self._holders.pop(session, None)
 
@@ -159,8 +159,19 @@ class ConsoleAccess:
         sent = request.headers.get("Authorization")
         if sent:
             return sent
-        ends_at, authorization = self._sessions.get(request.cookies.get(COOKIE, ""), (0.0, None))
+        session = request.cookies.get(cookie_of(request), "")
+        ends_at, authorization = self._sessions.get(session, (0.0, None))
         return authorization if self._clock() < ends_at else None
+
+
+def cookie_of(request: web.Request) -> str:
+    """Return the name of the cookie with the session of a request.
+
+    Browsers send a cookie to all ports of a host. Without the port in its name, who signs in to one
+    of several consoles, such as through tunnels to this machine, would be signed out of the others.
+    """
+    port = request.host.rpartition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isascii() and port.isdecimal() else _COOKIE
 
 
 def check_origin(request: web.Request) -> None:

@@ -16,7 +16,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from leaseway.control_plane.console import records
-from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, ConsoleAdmit, check_origin
+from leaseway.control_plane.console.access import (
+    ConsoleAccess,
+    ConsoleAdmit,
+    check_origin,
+    cookie_of,
+)
 from leaseway.control_plane.console.actions import ActionRefused, Actions
 from leaseway.control_plane.console.live import Live, Queue, ResponseCache, TooManyPages
 from leaseway.control_plane.console.login_pages import LoginPages
@@ -237,7 +242,12 @@ class _ConsoleSite:
         response = _json(_rights(who, signed_in=session is not None))
         if session is not None:
             response.set_cookie(
-                COOKIE, session, httponly=True, samesite="Strict", secure=request.secure, path="/"
+                name=cookie_of(request),
+                value=session,
+                httponly=True,
+                samesite="Strict",
+                secure=request.secure,
+                path="/",
             )
         return response
 
@@ -245,7 +255,7 @@ class _ConsoleSite:
         check_origin(request)
         self._access.sign_out(request)
         response = _json({"message": "The session has ended."})
-        response.del_cookie(COOKIE, httponly=True, samesite="Strict", path="/")
+        response.del_cookie(cookie_of(request), httponly=True, samesite="Strict", path="/")
         return response
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
