@@ -11,7 +11,8 @@ import grpc
 import msgspec
 import pytest
 
-from leaseway.spec.codec import key_to_proto
+from leaseway.data_plane.sync.convert import read_spec, variant_from_proto
+from leaseway.spec.codec import encode_spec, key_to_proto
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import sync_pb2
@@ -250,6 +251,15 @@ async def test_variants_of_a_server_share_what_they_have_in_common(bench: Bench)
     held = bench.worker.pool.desired_state.variants.values()
     assert len(held) == 3
     assert len({id(variant.toolset.tools["echo"]) for variant in held}) == 1
+
+
+async def test_a_variant_shares_the_spec_of_its_probe(bench: Bench) -> None:
+    spec = bench.spec("time")
+    probed = read_spec(spec.key, encode_spec(spec))
+    assert probed == spec
+    assert variant_from_proto(bench.upsert(spec), None).spec is probed
+    changed = bench.spec("time", args=("--new",))
+    assert variant_from_proto(bench.upsert(changed), None).spec == changed
 
 
 async def test_open_problems_are_reported_again_on_a_new_stream(bench: Bench) -> None:

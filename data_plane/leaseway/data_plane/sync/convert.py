@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -31,7 +33,7 @@ from leaseway.spec.codec import (
     name_rules_from_proto,
 )
 from leaseway.spec.kinds.transports import is_known, unavailable
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.admin import reminder
@@ -70,6 +72,23 @@ class UnservableVariant(Exception):
         self.reason = reason
 
 
+_specs: Final[WeakValueDictionary[tuple[VariantKey, bytes], ServerSpec]] = WeakValueDictionary()
+
+
+def read_spec(key: VariantKey, data: bytes) -> ServerSpec:
+    """Return the spec of its bytes; that of a probe is mostly that of the variant that follows.
+
+    Raises:
+        SpecNotUnderstood: See `decode_spec`.
+    """
+    place = key, hashlib.sha256(data).digest()
+    spec = _specs.get(place)
+    if spec is None:
+        spec = _specs[place] = decode_spec(key, data)
+        spec.drop_parts()
+    return spec
+
+
 def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> HeldVariant:
     """Return a variant with its toolset compiled.
 
@@ -81,8 +100,7 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
         UnservableVariant: The worker lacks the transport, or the spec or toolset is invalid.
     """
     try:
-        spec = decode_spec(key_from_proto(upsert.hashes.key), upsert.spec)
-        spec.drop_parts()
+        spec = read_spec(key_from_proto(upsert.hashes.key), upsert.spec)
     except SpecNotUnderstood as error:
         if error.transport and not is_known(error.transport):
             raise _lacking(key_from_proto(upsert.hashes.key), error.transport) from error

@@ -22,10 +22,10 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.sync.convert import problem_to_proto
+from leaseway.data_plane.sync.convert import problem_to_proto, read_spec
 from leaseway.data_plane.sync.listings import add_lists
 from leaseway.data_plane.sync.subjects import SubjectLists
-from leaseway.spec.codec import SpecNotUnderstood, decode_spec, key_from_proto, key_to_proto
+from leaseway.spec.codec import SpecNotUnderstood, key_from_proto, key_to_proto
 from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.telemetry.tracing import tracer
@@ -377,7 +377,5 @@ async def _decode(probe: sync_pb2.Probe) -> ServerSpec:
     """Decode the spec of a probe; one of many tools in a thread."""
     key = key_from_proto(probe.key)
     if len(probe.spec) <= _DECODED_INLINE:
-        return decode_spec(key, probe.spec)
-    spec = await asyncio.to_thread(decode_spec, key, probe.spec)
-    spec.drop_parts()
-    return spec
+        return read_spec(key, probe.spec)
+    return await asyncio.to_thread(read_spec, key, probe.spec)
