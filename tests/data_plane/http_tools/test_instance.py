@@ -484,7 +484,7 @@ async def test_an_artifact_reference_is_replaced_by_its_bytes(api: RestApi) -> N
         assert json.loads(api.last.body) == {"file": REF}  # not a parameter with bytes
         refused = (await call("put", file="artifacts/mcp/no/reference")).fault
         assert refused is not None
-        assert "neither base64 nor an artifact's reference" in refused.message
+        assert "neither base64, a data: URL nor an artifact's reference" in refused.message
         assert b"or the reference of an artifact" in caller.instance.tools["put"]
 
 
