@@ -27,6 +27,13 @@ _HTTP = {"transport": "streamable_http", "url": "http://127.0.0.1:3000/mcp"}
         {"transport": "stdio", "image": "a:1", "podTemplate": {"spec": {"nodeName": "n"}}},
         {**_STDIO, "call_timeout": "1m30s", "idle_timeout": 30},
         {**_STDIO, "transform": [{"prefix": "a_"}, {"prefix": {"remove": "x"}}, {"suffix": "_b"}]},
+        {
+            **_STDIO,
+            "transform": [{"replace": {"remove": "查询 (now)", "add": "query"}}],
+            "tools": {"whitelist": ["Get Weather", "db:*"]},
+            "risk": {"Get Weather": "read_only"},
+            "quota": {"tools": {"查询": {"calls": "3/m"}}},
+        },
         {**_HTTP, "tools": {"whitelist": ["ticket_*"]}, "headers": {"A": {"secret": "a"}}},
     ],
 )

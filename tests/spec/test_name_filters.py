@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.spec.name_filters import breadth, matches, passes
+from leaseway.spec.name_filters import NameFilter, breadth, matches, passes
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,29 @@ from leaseway.spec.name_filters import breadth, matches, passes
 )
 def test_only_stars_are_wildcards(pattern: str, name: str, expected: bool) -> None:
     assert matches(pattern, name) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("rm all", "rm_all", False),
+        ("rm.all", "rm-all", False),
+        ("rm:all/x", "rm_*", False),
+        ("löschen", "l_schen", False),
+        ("🗑 all", "__all", False),
+        ("🗑 all", "___all", False),
+        ("rm_all", "rm-all", True),
+        ("rm all", "rm.all", True),
+        ("rm all", "all", True),
+    ],
+)
+def test_a_blacklist_holds_for_a_name_as_models_are_given_it(
+    name: str, pattern: str, expected: bool
+) -> None:
+    assert NameFilter(blacklist=(pattern,)).passes(name) is expected
+    assert NameFilter(also=NameFilter(blacklist=(pattern,))).passes(name) is expected
+    assert NameFilter((name,), (pattern,)).passes(name), "the whitelist comes first"
+    assert NameFilter((pattern,)).passes(name) is False, "a whitelist has the server's spelling"
 
 
 @settings(deadline=None)

@@ -12,6 +12,10 @@ from typing import Final
 
 from leaseway.spec.keys import Key, OwnReader, keys_of, setting
 
+_OTHER: Final = re.compile("[^a-zA-Z0-9_-]")
+_TWO_UNITS: Final = re.compile("[\U00010000-\U0010ffff]")
+"""Characters that are two in UTF-16, such as emoji, and so for JavaScript."""
+
 
 def matches(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern; `*` matches any run of characters."""
@@ -58,6 +62,17 @@ def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> boo
     return not whitelist
 
 
+def spellings(name: str) -> tuple[str, ...]:
+    """Return a name, and how Leaseway and clients spell it for models, which accept few characters.
+
+    Who reads only these must be able to deny a tool by them.
+    """
+    if _OTHER.search(name) is None:
+        return (name,)
+    by_utf_16 = _OTHER.sub("_", _TWO_UNITS.sub("__", name))
+    return tuple(dict.fromkeys((name, _OTHER.sub("_", name), by_utf_16, _OTHER.sub("-", name))))
+
+
 @dataclass(frozen=True)
 class NameFilter:
     """A filter of original names or URIs; see `passes`."""
@@ -75,7 +90,13 @@ class NameFilter:
         return bool(self.whitelist or self.blacklist or self.also)
 
     def passes(self, name: str) -> bool:
+        """Return whether a tool or prompt passes, by its original name.
+
+        A blacklist also holds for the other spellings of a name.
+        """
         is_passed = passes(name, self.whitelist, self.blacklist)
+        if is_passed and self.blacklist and not any(matches(p, name) for p in self.whitelist):
+            is_passed = all(passes(other, (), self.blacklist) for other in spellings(name)[1:])
         return is_passed and (self.also is None or self.also.passes(name))
 
     def narrowed(self, by: NameFilter) -> NameFilter:

@@ -40,8 +40,22 @@ SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 SECRET_NAME_RULE = "1 to 128 letters, digits, '_', '.' or '-'"  # noqa: S105 - a rule
 """The rule for them, for messages."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ORIGINAL_NAME = re.compile(r"[a-zA-Z0-9_./-]{1,128}")
+MAX_NAME: Final = 64
+"""Characters of a tool name or server id."""
+
+MAX_ORIGINAL_NAME: Final = 256
+"""Characters of a server's own name of a tool or prompt, so at most 1,024 bytes."""
+
+ORIGINAL_NAME_RULE: Final = (
+    f"1 to {MAX_ORIGINAL_NAME} characters, without control ones, half surrogate pairs and marks of"
+    " the direction of text"
+)
+"""The rule for them, for messages."""
+
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NAME}}}")
+_IN_NO_NAME: Final = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
 
 
 class LeaseKey(NamedTuple):
@@ -61,11 +75,18 @@ def is_valid_name(name: str) -> bool:
 
 
 def is_valid_original_name(name: str) -> bool:
-    """Return whether a server may list a tool or prompt by this name (2025-11-25, server/tools).
+    """Return whether a server may list a tool or prompt by this name (`ORIGINAL_NAME_RULE`).
 
-    If it is no exposed name, a transform gives it one.
+    MCP only recommends few characters (2025-11-25, server/tools), and servers use others. Names
+    are compared as they are spelt: those with spaces around them, or in another Unicode
+    normalization, are other names.
     """
-    return _ORIGINAL_NAME.fullmatch(name) is not None
+    return 0 < len(name) <= MAX_ORIGINAL_NAME and has_name_characters(name)
+
+
+def has_name_characters(text: str) -> bool:
+    """Return whether a text, which may be empty or long, can be a part of such a name."""
+    return _IN_NO_NAME.search(text) is None
 
 
 def is_valid_key(key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
 from leaseway.control_plane.config.schema.keys import native_schema
 from leaseway.control_plane.config.tree.yaml_tree import START, plain_value
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
-from leaseway.spec.model import Transform, VariantKey
+from leaseway.spec.model import Transform
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
@@ -35,9 +35,7 @@ def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, Parse
     has_servers = any(entry.name not in parsed.rejected for entry in document.servers)
     lines.append("servers:" if has_servers else "servers: {}")
     for entry in document.servers:
-        block = _yaml(
-            {entry.name: _with_names(plain_value(entry.value), entry.name, parsed, steps)}
-        )
+        block = _yaml({entry.name: plain_value(entry.value)})
         if entry.name in parsed.rejected:
             block = [f"# {line}" for line in block]
         lines += [f"  {line}" for line in (*_comments(parsed, entry.name), *block)]
@@ -56,7 +54,7 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
     steps = _default_transforms(document)
     schema = native_schema()["$defs"]["server"]
     for entry in document.servers:
-        spec = _with_names(plain_value(entry.value), entry.name, parsed, steps)
+        spec = plain_value(entry.value)
         if steps and isinstance(spec, dict):
             spec.setdefault("transform", steps)
         spec = _without_fractions(spec, schema)
@@ -117,26 +115,6 @@ def _default_transforms(document: Document) -> list[dict[str, Any]]:
     """Return the transforms of servers without their own, as in a native file."""
     defaults = document.defaults if document.defaults.given else document.implied
     return [_transform(step) for step in defaults.transforms]
-
-
-def _with_names(
-    server: Any, name: str, parsed: ParsedConfig, steps: Sequence[dict[str, Any]]
-) -> Any:
-    """Return a server with the transforms that it has instead of the file's, if they differ.
-
-    It denies the original names, too, that a denied name of a client may stand for.
-    """
-    spec = parsed.servers.get(VariantKey(name))
-    if spec is None or not isinstance(server, dict):
-        return server
-    tools, also = server.get("tools"), spec.tools.also
-    if also is not None and isinstance(tools, dict) and (denied := tools.get("blacklist")):
-        denied = list(dict.fromkeys([*denied, *also.blacklist]))
-        server = {**server, "tools": {**tools, "blacklist": denied}}
-    if "transform" in server or not steps:
-        return server
-    own = [_transform(step) for step in spec.transforms]
-    return server if len(own) == len(steps) else {**server, "transform": own}
 
 
 def _without_fractions(value: Any, schema: Mapping[str, Any]) -> Any:

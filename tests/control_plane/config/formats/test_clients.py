@@ -9,7 +9,8 @@ from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.spec.model import ServerSpec, VariantKey, transformed
+from leaseway.spec.exposed_names import exposed_name
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.references import Value
 
 CORPUS = Path(__file__).resolve().parents[3] / "corpus"
@@ -121,7 +122,7 @@ def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> No
 
 def names_of(parsed: ParsedConfig, name: str = "t") -> dict[str, str]:
     return {
-        key.server_id: transformed(name, spec.transforms)
+        key.server_id: exposed_name(name, spec.transforms)
         for key, spec in parsed.servers.items()
         if spec.tools.passes(name)
     }
@@ -149,19 +150,19 @@ def test_no_name_with_replaced_characters_lets_a_denied_tool_through(tmp_path: P
         c={"command": "x", "disabledTools": ["rm-all"]},
         d={"command": "x", "disabledTools": ["rm_all_of_the_very_old_files"]},
     )
-    assert names_of(parsed, "rm.all") == {"b": "b_rm_all", "d": "d_rm.all"}
-    assert names_of(parsed, "rm/of_b") == {
-        "a": "a_rm_of_b",
-        "b": "b_rm_of_b",
-        "c": "c_rm_of_b",
-        "d": "d_rm/of_b",
-    }
+    assert names_of(parsed, "rm.all") == {"b": "b_rm_all", "d": "d_rm_all"}
+    assert names_of(parsed, "rm all/of.the:very_old@files").keys() == {"a", "b", "c"}
+    for name in ("rm of_b", "rm/of_b"):
+        assert names_of(parsed, name) == {key: f"{key}_rm_of_b" for key in "abcd"}
     system, session = tmp_path / "mcp.json", tmp_path / "settings.local.json"
     system.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
     session.write_text('{"permissions": {"deny": ["mcp__a__rm_all"]}}')
-    layers = load(f"system={system}", f"session={session}")
-    assert names_of(layers, "rm.all") == {"b": "b_rm_all"}
-    assert names_of(layers, "rm.more") == {"a": "a_rm_more", "b": "b_rm_more"}
+    words = [f"system={system}", f"session={session}"]
+    assert names_of(load(*words), "rm.all") == {"b": "b_rm_all"}
+    assert names_of(load(*words), "rm.more") == {"a": "a_rm_more", "b": "b_rm_more"}
+    system = tmp_path / "mcp.yaml"
+    system.write_text("version: 1\nservers: {a: {transport: stdio, command: x}}\n")
+    assert names_of(load(f"system={system}", f"session={session}"), "rm all") == {}
 
 
 def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_files(

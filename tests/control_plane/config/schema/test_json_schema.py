@@ -157,7 +157,7 @@ def test_a_mapping_has_the_keys_that_its_class_declares_of_its_form() -> None:
 ACCEPTED = [
     file(**STDIO, args=["a"], env={"A": "b", "C": {"env": "D"}, "E": {"secret": "f"}}),
     file(**STDIO, transform=[{"prefix": "{server}_"}, {"prefix": {"remove": "a", "add": "b"}}]),
-    file(**STDIO, transform=[{"replace": {"remove": "a.b/c", "add": "_"}}]),
+    file(**STDIO, transform=[{"replace": {"remove": "查询 a.b/c", "add": "_"}}]),
     file(**STDIO, restart={"initial": 0.1, "max": "2s"}, limits={"memory": "1GiB", "cpu": 2}),
     file(**STDIO, prompts={"whitelist": ["a*"]}, resources={"blacklist": ["file:///*", "ü?"]}),
     file(**STDIO, sandbox=True, max_age="1h30m", start="lazy", warm=1),

@@ -17,9 +17,9 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Transform, VariantKey, transformed
 from leaseway.spec.name_filters import NameFilter
+from leaseway.wire.names import ORIGINAL_NAME_RULE, is_valid_original_name
 
-NAME_RULE = "an exposed tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
-ORIGINAL_RULE = "a tool name has 1 to 128 characters of a-z, A-Z, 0-9, '_', '-', '.' and '/'"
+ORIGINAL_RULE = f"a tool name has {ORIGINAL_NAME_RULE}"
 
 
 def server(
@@ -103,7 +103,7 @@ def test_filters_see_original_names_not_transformed_ones() -> None:
     assert expose(spec, ["open", "playwright_open"]).exposed == (("open", "playwright_open"),)
 
 
-@pytest.mark.parametrize("original", ["get time", "", "x" * 129, "naïve", "a\n", "日本"])
+@pytest.mark.parametrize("original", ["", "x" * 257, "a\n", "a\u202eb", "\ud800"])
 def test_an_invalid_original_name_is_skipped_with_a_warning(original: str) -> None:
     exposure = expose(server(), [original, "ok"])
     assert names(exposure) == ["ok"]
@@ -114,38 +114,26 @@ def test_an_invalid_original_name_is_skipped_with_a_warning(original: str) -> No
         "server",
     )
     assert problem.server_id == "time"
-    assert problem.message.endswith(f"is skipped: {ORIGINAL_RULE}.")
-
-
-@pytest.mark.parametrize("original", ["a.b", "files/read", "x" * 65])
-def test_a_name_that_is_none_for_models_gets_one_by_a_replacement(original: str) -> None:
-    (problem,) = expose(server(), [original]).problems
-    assert f"is skipped: {NAME_RULE}. Give it another name" in problem.message
-    steps = tuple(Transform("replace", "_", text) for text in (".", "/", "x" * 32))
-    exposure = expose(server(transforms=steps), [original])
-    expected = {"a.b": "a_b", "files/read": "files_read"}.get(original, "__x")
-    assert exposure.exposed == ((original, expected),)
-    assert exposure.problems == ()
+    assert f"is skipped: {ORIGINAL_RULE}. Ask the server's maintainer" in problem.message
 
 
 def test_a_transform_does_not_make_an_invalid_original_name_valid() -> None:
-    fix = Transform("prefix", "", "bad name ")
-    assert expose(server(transforms=(fix,)), ["bad name x"]).exposed == ()
+    fix = Transform("prefix", "", "bad\tname ")
+    assert expose(server(transforms=(fix,)), ["bad\tname x"]).exposed == ()
 
 
-def test_an_exposed_name_that_breaks_the_rule_names_both_names() -> None:
-    exposure = expose(server(transforms=(Transform("prefix", "a.b"),)), ["now"])
+def test_a_tool_of_whose_name_transforms_leave_nothing_is_skipped() -> None:
+    exposure = expose(server(transforms=(Transform("replace", "", "now"),)), ["now"])
     assert exposure.exposed == ()
     assert exposure.problems[0].message == (
-        "Server 'time': tool 'now' is skipped: its transforms result in 'a.bnow', but "
-        f"{NAME_RULE}. Change the transforms."
+        "Server 'time': tool 'now' is skipped: its transforms leave nothing of its name. Change the"
+        " transforms."
     )
 
 
-def test_a_name_of_64_characters_is_exposed_and_one_of_65_is_not() -> None:
-    prefix = server(transforms=(Transform("prefix", "p"),))
-    assert names(expose(prefix, ["x" * 63])) == ["p" + "x" * 63]
-    assert names(expose(prefix, ["x" * 64])) == []
+def test_a_tool_whose_altered_name_is_reserved_has_another() -> None:
+    (name,) = names(expose(server(), ["mcp release"]))
+    assert re.fullmatch("mcp_release_[0-9a-f]{8}", name)
 
 
 def test_a_tool_keeps_its_name_beside_one_in_which_characters_are_replaced() -> None:
@@ -216,6 +204,12 @@ def test_a_filter_is_a_warning_only_if_it_cannot_be_intended(
     }
 
 
+def test_a_blacklist_may_name_a_tool_as_models_see_it() -> None:
+    exposure = expose(server(blacklist=("rm_all", "get-*")), ["rm all", "rm:all", "get x", "a.b"])
+    assert exposure.exposed == (("a.b", "a_b"),)
+    assert exposure.problems == ()
+
+
 def test_a_filter_is_asked_once_about_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     passes = NameFilter.passes
@@ -241,7 +235,7 @@ def test_a_list_of_filtered_tools_is_abbreviated_beyond_20(count: int, more: str
 
 
 def test_many_warnings_with_one_reason_end_in_one_summary() -> None:
-    problems = expose(server(), [f"bad {n:03}" for n in range(500)]).problems
+    problems = expose(server(), [f"bad\t{n:03}" for n in range(500)]).problems
     assert len(problems) == 21
     assert len({problem.key for problem in problems}) == 21
     assert "for 480 more" in problems[-1].message
@@ -255,7 +249,7 @@ def test_a_huge_name_with_control_characters_makes_a_short_plain_message() -> No
 
 def test_a_tenants_problems_carry_the_tenant() -> None:
     spec = server_spec(VariantKey("time", "acme"), "stdio")
-    (problem,) = expose(spec, ["no good"]).problems
+    (problem,) = expose(spec, ["no\tgood"]).problems
     assert problem.tenant == "acme"
     assert problem.message.startswith("Server 'time' of tenant 'acme': ")
 
@@ -352,7 +346,8 @@ def test_exposure_is_valid_sorted_unique_and_independent_of_the_listing_order(
     shuffled = rng.sample(originals, len(originals))
     assert expose(spec, shuffled, kind) == exposure
     pairs = exposure.exposed
-    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for pair in pairs for name in pair)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for _, name in pairs)
+    assert all(is_valid_original_name(original) for original, _ in pairs)
     assert [original for original, _ in pairs] == sorted({original for original, _ in pairs})
     assert len({name for _, name in pairs}) == len(pairs)
     assert {original for original, _ in pairs} <= set(originals)

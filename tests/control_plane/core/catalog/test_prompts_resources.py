@@ -21,6 +21,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
+from leaseway.wire.names import ORIGINAL_NAME_RULE
 
 SPEC = spec("a")
 
@@ -37,12 +38,12 @@ def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are()
 
 
 def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
-    exposure = expose_recorded(SPEC, recorded("no good", "x" * 129, "ok"), PROMPTS)
+    exposure = expose_recorded(SPEC, recorded("no\tgood", "x" * 257, "ok"), PROMPTS)
     assert exposure.exposed == (("ok", "a_ok"),)
     assert {problem.reason for problem in exposure.problems} == {"INVALID_PROMPT_NAME"}
     assert exposure.problems[0].message == (
-        "Server 'a': prompt 'no good' is skipped: a prompt name has 1 to 128 characters of"
-        " a-z, A-Z, 0-9, '_', '-', '.' and '/'."
+        f"Server 'a': prompt 'no\\tgood' is skipped: a prompt name has {ORIGINAL_NAME_RULE}. Ask"
+        " the server's maintainer to fix it."
     )
 
 

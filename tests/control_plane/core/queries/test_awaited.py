@@ -22,6 +22,7 @@ PREFIX, SUFFIX = Transform("prefix", "p_"), Transform("suffix", "_s")
         ((PREFIX,), "p_", False),
         ((PREFIX, SUFFIX), "p_echo_s", True),
         ((PREFIX, SUFFIX), "p_echo", False),
+        ((PREFIX, SUFFIX), "p_echo_s_0123abcd", True),
         ((PREFIX, SUFFIX), "echo_s", False),
         ((SUFFIX, Transform("replace", "-", "_")), "echo-s", True),
         ((Transform("prefix", "p_", "q_"),), "p_", True),

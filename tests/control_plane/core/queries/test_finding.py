@@ -149,6 +149,23 @@ def test_with_a_server_given_only_its_items_are_found() -> None:
     assert denied.message == "There is no server 'bb'. Did you mean 'b'?"
 
 
+def test_a_server_may_be_given_with_a_name_of_its_own_that_has_a_colon() -> None:
+    state = offered(
+        a=(spec("a"), offering("b:echo", "a:x", "x", "查询")), b=(spec("b"), offering("echo"))
+    )
+    found = {
+        name: find_name(state, "default", name, START, server_id="a")
+        for name in ("b:echo", "a:b:echo", "a_b_echo", "a:x", "a:a:x", "查询")
+    }
+    assert {name: t.item.original for name, t in found.items() if isinstance(t, NamedTarget)} == {
+        **dict.fromkeys(("b:echo", "a:b:echo", "a_b_echo"), "b:echo"),
+        "a:x": "x",
+        "a:a:x": "a:x",
+        "查询": "查询",
+    }
+    assert owner(find_name(state, "default", "b:echo", START)) == "b"
+
+
 def test_a_resource_is_the_smallest_servers_that_lists_it() -> None:
     state = offered(
         b=(spec("b"), offering(resources=("file:///x", "file:///y"))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from leaseway.spec.model import NameRules, Transform
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire import bounds
+from leaseway.wire.names import ORIGINAL_NAME_RULE
 
 RULES = NameRules(
     transforms=(Transform("prefix", "s_"),), prompts=NameFilter(blacklist=("secret*",))
@@ -96,9 +99,16 @@ def test_a_prompt_that_its_client_has_never_seen_can_be_requested() -> None:
 
 
 def test_a_name_that_cannot_be_exposed_is_skipped_with_a_reason() -> None:
-    skipped = differing(prompt("é"), prompt("c d")).skipped
-    assert len(skipped) == 2
-    assert all("none that MCP clients accept" in text for text in skipped)
+    (skipped,) = differing(prompt("é\t"), prompt("c")).skipped
+    assert ORIGINAL_NAME_RULE in skipped
+
+
+def test_a_name_that_is_none_for_models_is_altered_and_gives_way_to_recorded_ones() -> None:
+    own = differing(*COMMON.recorded_prompts, prompt("c d"), prompt("b\u0301"), prompt("s b"))
+    names = {original: name for original, (name, _) in own.prompts.changed.items()}
+    assert names["c d"] == "s_c_d"
+    assert re.fullmatch("s_b_[0-9a-f]{8}", names["b\u0301"])
+    assert own.skipped == ()
 
 
 def test_a_lease_has_a_bounded_number_of_own_items() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -92,8 +93,8 @@ def test_a_tool_that_a_client_is_never_offered_keeps_its_plan() -> None:
 @pytest.mark.parametrize(
     ("definition", "why"),
     [
-        (tool("no name"), "transform it"),
-        (tool("n" * 200), "transform it"),
+        (tool("no\tname"), "without control ones"),
+        (tool("n" * 257), "1 to 256 characters"),
         (tool("task", execution={"taskSupport": "required"}), "MCP task"),
         (tool("big", description="d" * bounds.MAX_LEASE_TOOL_BYTES), "bytes"),
     ],
@@ -118,6 +119,27 @@ def test_a_name_of_the_server_itself_is_kept_by_its_first_tool() -> None:
     own = own_tools(common, listed(tool("a.b"), tool("a_b")))
     assert own is not None
     assert "another tool of the server has" in own.skipped[0]
+
+
+def test_a_name_that_is_none_for_models_is_altered_and_gives_way_to_recorded_ones() -> None:
+    new = [tool("查询"), tool("get weather"), tool("get:weather"), tool("b c")]
+    common = compile_toolset(
+        [tool("b:c")], [ExposedTool("b:c", "b_c")], "", lease_rules=NameRules()
+    )
+    own = own_tools(common, listed(*common.contract.values(), *new))
+    assert own is not None
+    assert own.skipped == ()
+    names = {name: own.toolset.tools[name].name for name in own.toolset.tools}
+    assert names.pop("b:c") == "b_c"
+    patterns = {
+        "查询": "_",
+        "get weather": "get_weather",
+        "get:weather": "get_weather",
+        "b c": "b_c",
+    }
+    assert names.keys() == patterns.keys()
+    for original, name in names.items():
+        assert re.fullmatch(f"{patterns[original]}_[0-9a-f]{{8}}", name)
 
 
 @pytest.mark.parametrize("name", ["mcp_admin", "mcp_release"])

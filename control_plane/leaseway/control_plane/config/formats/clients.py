@@ -52,15 +52,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.model import Transform
 from leaseway.wire.names import is_valid_name
 
-_NAMED: Final = Defaults(
-    (
-        *(Transform("replace", "_", character) for character in "./"),
-        Transform("prefix", f"{SERVER_PLACEHOLDER}_"),
-    )
-)
+_NAMED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
 """These formats cannot state a transform. Without a prefix, equal tool names of servers would
-clash; MCP's `.` and `/` in names are replaced as their clients do, since models cannot be given
-them."""
+clash."""
 
 _COMMENTS: Final = ("_", "//", "#", "$")
 """How the name of a comment begins, in JSON, which has none."""

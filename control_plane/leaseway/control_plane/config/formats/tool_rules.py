@@ -22,8 +22,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 )
 from leaseway.spec.name_filters import matches
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:*-]{1,1024}")
-"""Names of tools, and the one wildcard that the native format has."""
+_PLAIN: Final = re.compile(r"[\w./:@ *-]{1,1024}")
+"""Names of tools, and the one wildcard that the native format has. Other characters, of which
+servers' names may also consist, mean something in the patterns of some client."""
 
 ALLOW: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leaseway.control_plane.config.layers.denials import asked_message, denied_of, id_of, unaliased
+from leaseway.control_plane.config.layers.denials import asked_message, denied_of, id_of
 from leaseway.control_plane.config.layers.document import (
     CONFIG_OF_CLASS,
     Document,
@@ -330,7 +330,6 @@ class _Combination:
         spec = self._read(replace(declared, entry=over), sessions, log, key)
         spec = _narrowed(spec, domain, entry, narrowing, log)
         spec = _without_denied(spec, domain, log) if domain.denies else spec
-        spec = self._named(spec, over, declared)
         for issue in self._newly_enabled_tools(domain, entry, spec):
             log.add(issue)
         confined = confined_files(entry, declared.entry, domain.tenant, self.tenants)
@@ -385,17 +384,7 @@ class _Combination:
         for layer in self.denying:
             if layer is not declared.by:  # there it is part of the entry already
                 spec = _without_denied(spec, layer, log)
-        spec = self._named(spec, entry, declared)
         return spec if spec is None or spec.key == key else replace(spec, key=key)
-
-    def _named(
-        self, spec: ServerSpec | None, entry: TableEntry, declared: _Declared
-    ) -> ServerSpec | None:
-        """Return a spec with the names that the format of its file implies, if it states none."""
-        is_stated = self.defaults.given or entry.member("transform") is not None
-        if spec is None or is_stated or not declared.by.document.implied.transforms:
-            return spec
-        return unaliased(spec)
 
     def _read_entry(
         self,

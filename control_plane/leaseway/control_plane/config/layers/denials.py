@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, product
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
 from leaseway.control_plane.config.schema.issues import quoted
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position
-from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter, matches
+from leaseway.spec.name_filters import matches
 
 CLAUDE: Final = ("mcp__{}__",)
 """How Claude Code writes the part of a full name before the tool's own."""
 _NO_ID: Final = re.compile(r"[^a-zA-Z0-9_-]+")
-_ORIGINALS: Final = {"_": "_./", "-": "-./"}
-"""The characters of an original name that one of an exposed name may stand for."""
-_MAX_ORIGINALS: Final = 256
-"""Patterns of original names that the denials of a server become."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +63,6 @@ def denied_of(
         else:
             patterns += [Leaf(denial.at, part, part) for part in found]
     return False, patterns, asked
-
-
-def unaliased(spec: ServerSpec) -> ServerSpec:
-    """Return a spec whose tools pass no denial by a name in which characters were replaced.
-
-    Clients deny `a_b` or `a-b` as well if it is their name for `a.b`, so the filter of original
-    names denies that, too. If that takes too many patterns, such tools stay without a name.
-    """
-    denied: list[str] = []
-    rules: NameFilter | None = spec.tools
-    while rules is not None:
-        denied += rules.blacklist
-        rules = rules.also
-    named = (
-        "".join(chosen)
-        for pattern in denied
-        for chosen in islice(product(*(_ORIGINALS.get(c, c) for c in pattern)), 1, None)
-    )
-    originals = tuple(islice(dict.fromkeys(named), _MAX_ORIGINALS + 1))
-    if len(originals) > _MAX_ORIGINALS:
-        kept = tuple(step for step in spec.transforms if step.kind != "replace")
-        return replace(spec, transforms=kept)
-    return replace(spec, tools=spec.tools.narrowed(NameFilter(blacklist=originals)))
 
 
 def asked_message(asked: DeniedTools) -> str:

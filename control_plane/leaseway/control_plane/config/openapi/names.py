@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from leaseway.spec.exposed_names import shortened
 from leaseway.spec.kinds.http_tools import HttpTool
+from leaseway.wire.names import MAX_NAME
 
-MAX_NAME: Final = 64
 _SHORTEST: Final = 16
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -48,14 +48,6 @@ def _free(name: str, taken: Collection[str]) -> str:
         suffix = f"_{number}"
         unique, number = name[: MAX_NAME - len(suffix)] + suffix, number + 1
     return unique
-
-
-def shortened(name: str, longest: int, identity: str = "") -> str:
-    """Return a name cut to a length; a digest keeps it unique and the same at each import."""
-    if len(name) <= longest:
-        return name
-    digest = hashlib.sha256((identity or name).encode()).hexdigest()[:8]
-    return f"{name[: longest - 9]}_{digest}"
 
 
 def leave_room(tools: Iterable[HttpTool], added: int) -> tuple[HttpTool, ...]:

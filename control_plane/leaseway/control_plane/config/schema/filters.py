@@ -31,6 +31,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, Tab
 from leaseway.spec.keys import keys_of
 from leaseway.spec.model import TRANSFORM_KEYS, Transform
 from leaseway.spec.name_filters import FILTER_KEYS, NameFilter
+from leaseway.wire.names import MAX_ORIGINAL_NAME, ORIGINAL_NAME_RULE, has_name_characters
 
 SERVER_PLACEHOLDER: Final = "{server}"
 """Stands for the server's id in the texts that a transform adds or removes."""
@@ -39,10 +40,9 @@ MAX_PATTERNS: Final = 1_000
 MAX_PATTERN: Final = 1_024
 MAX_TRANSFORMS: Final = 100
 
-_PATTERN: Final = re.compile(r"[a-zA-Z0-9_./*-]*")
+_OF_OTHER_PATTERNS: Final = re.compile(r"[][{}?^$|\\]")
+"""Characters of regular expressions and of files' patterns that few names have."""
 _NAME_PART: Final = re.compile(r"[a-zA-Z0-9_-]*")
-_ORIGINAL_PART: Final = re.compile(r"[a-zA-Z0-9_./-]*")
-_NAME_LENGTH: Final = 128
 
 
 def _no_fault(text: str) -> str:
@@ -50,11 +50,15 @@ def _no_fault(text: str) -> str:
 
 
 def name_pattern_fault(text: str) -> str:
-    """Return why a pattern can match no tool or prompt name, or an empty text."""
-    if not _PATTERN.fullmatch(text):
-        return "names consist of a-z, A-Z, 0-9, '_', '-', '.' and '/', and only '*' is special"
-    if len(text.replace("*", "")) > _NAME_LENGTH:
-        return f"names have at most {_NAME_LENGTH} characters"
+    """Return why a pattern can match no name, or none that is meant by it, or an empty text."""
+    if len(text.replace("*", "")) > MAX_ORIGINAL_NAME or not has_name_characters(text):
+        return f"a name has {ORIGINAL_NAME_RULE}"
+    other = _OF_OTHER_PATTERNS.search(text)
+    if "*" in text and other is not None:
+        # It would hold for nothing, which is not told of patterns: there may be tools to come.
+        return (
+            f"only '*' is special, and beside it {other[0]!r} looks like a part of a pattern, too"
+        )
     return ""
 
 
@@ -118,14 +122,13 @@ def _part(node: Tree, where: Where) -> str:
     )
 
 
-@reader({"type": "string", "pattern": r"^([a-zA-Z0-9_./-]|\{server\})*$"})
+@reader(_PLAIN_PART.schema)
 def _removed_part(node: Tree, where: Where) -> str:
     text = _PLAIN_PART.read(node, where)
-    if _ORIGINAL_PART.fullmatch(text.replace(SERVER_PLACEHOLDER, "")):
+    if has_name_characters(text):
         return text
     raise BadValue(
-        f"{quoted(text)} can't be part of a server's tool name: those consist of a-z, A-Z, 0-9,"
-        f" '_', '-', '.' and '/', and only {SERVER_PLACEHOLDER} is replaced.",
+        f"{quoted(text)} can't be part of a server's tool name: one has {ORIGINAL_NAME_RULE}.",
         IssueReason.BAD_TRANSFORM,
     )
 

@@ -1,9 +1,9 @@
 """From the tools and prompts that a server lists to the names that it exposes (design.md).
 
-Filters match original names, transforms produce exposed names. Tools and prompts with an invalid
-name are skipped with a warning. If several servers expose the same name, the smallest server id
-gets it, so that the order of files or events does not matter. Tools and prompts have separate
-name spaces.
+Filters match original names, transforms produce exposed names, which are altered if models cannot
+be given them. Tools and prompts that get no valid name are skipped with a warning. If several
+servers expose the same name, the smallest server id gets it, so that the order of files or events
+does not matter. Tools and prompts have separate name spaces.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from typing import Final
 from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.model import ServerSpec, transformed
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.exposed_names import exposed_names
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.name_filters import NameFilter, spellings
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.messages.portable_json import NotPortable, parse
-from leaseway.wire.names import is_valid_name, is_valid_original_name, nearest
+from leaseway.wire.names import (
+    ORIGINAL_NAME_RULE,
+    is_valid_name,
+    is_valid_original_name,
+    nearest,
+)
 
 _LISTED: Final = 20
 """Limit of names in a message, and of separate warnings per reason and server."""
@@ -74,7 +80,7 @@ def named(names: Sequence[str]) -> str:
 def shown(name: str, longest: int = _SHOWN) -> str:
     clipped = _clip(name, longest)
     # Control characters must not reach an operator's terminal or log.
-    return f"'{clipped}'" if is_valid_name(clipped) else ascii(clipped)
+    return f"'{clipped}'" if is_valid_original_name(clipped) else ascii(clipped)
 
 
 def _clip(name: str, longest: int = _SHOWN) -> str:
@@ -82,9 +88,6 @@ def _clip(name: str, longest: int = _SHOWN) -> str:
 
 
 _ADVICE: Final = "Ask the server's maintainer to fix it."
-_RULE: Final = "an exposed {} name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
-_ORIGINAL_RULE: Final = "a {} name has 1 to 128 characters of a-z, A-Z, 0-9, '_', '-', '.' and '/'"
-_EXAMPLE: Final = "{replace: {remove: '.', add: '_'}}"
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,11 @@ def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) 
     kept = filtered(unique(originals, kind, problems), kind.rules(spec), kind, problems)
     exposed: list[tuple[str, str]] = []
     taken: dict[str, str] = {}
-    # If `a.b` becomes `a_b`, too, the one that needed no other name keeps it.
+    usable_names = filter(is_valid_original_name, kept)
+    found = exposed_names(usable_names, spec.transforms, kind.reserved)
+    # If a transform makes `a.b` to `a_b`, too, the one that needed no other name keeps it.
     for original in (*filter(is_valid_name, kept), *filterfalse(is_valid_name, kept)):
-        name = transformed(original, spec.transforms)
+        name = found.get(original, original)
         fault = _name_fault(original, name, taken, kind)
         if fault is None:
             taken[name] = original
@@ -251,7 +256,7 @@ def filtered(
 def _warn_of_missing(
     names: Sequence[str], rules: NameFilter, kind: NamedKind, problems: ExposureWarnings
 ) -> None:
-    listed = set(names)
+    listed = {spelling for name in names for spelling in spellings(name)}
     for where, patterns in (("whitelist", rules.whitelist), ("blacklist", rules.blacklist)):
         for pattern in dict.fromkeys(patterns):
             if "*" not in pattern and pattern not in listed:
@@ -266,14 +271,9 @@ def _name_fault(
 ) -> tuple[str, str] | None:
     """Return the reason and message if a name cannot be exposed, else None."""
     if not is_valid_original_name(original):
-        return kind.invalid_name, f"{_ORIGINAL_RULE.format(kind.noun)}."
-    if not is_valid_name(name):
-        rule = _RULE.format(kind.noun)
-        if name == original:
-            advice = f"Give it another name with a transform, such as {_EXAMPLE}."
-            return kind.invalid_name, f"{rule}. {advice}"
-        text = f"its transforms result in {shown(name)}, but {rule}. Change the transforms."
-        return kind.invalid_name, text
+        return kind.invalid_name, f"a {kind.noun} name has {ORIGINAL_NAME_RULE}. {_ADVICE}"
+    if not name:
+        return kind.invalid_name, "its transforms leave nothing of its name. Change the transforms."
     if name in taken:
         text = (
             f"its transforms give it the name '{name}', which {shown(taken[name])} already has."

@@ -6,6 +6,7 @@ which names it may have.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,8 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.spec.model import Transform, VariantKey
 from leaseway.wire.names import split_qualified
 
+_ALTERED: Final = re.compile("_[0-9a-f]{8}$")
+"""The end of names that are too long with their suffix, or that others want, too."""
 _MAX_AWAITED: Final = 16
 """Servers that may have a name; of a name that more may have, nothing is known."""
 
@@ -51,7 +54,7 @@ def may_result(transforms: Sequence[Transform], name: str) -> bool:
             return True
         if step.kind == "suffix":
             if not name.endswith(step.add):
-                return False
+                return _ALTERED.search(name) is not None
             name = name[: len(name) - len(step.add)]
         elif not name.startswith(step.add):
             return False

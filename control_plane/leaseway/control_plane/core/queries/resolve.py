@@ -20,7 +20,7 @@ from leaseway.control_plane.core.queries.place import (
     did_you_mean,
     no_server,
 )
-from leaseway.spec.model import transformed
+from leaseway.spec.exposed_names import exposed_name
 from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
@@ -125,7 +125,7 @@ def _find_name(
     if kind is TOOLS and (denied := _task_only(view, name, server_id)) is not None:
         return denied
     split = split_qualified(name)
-    if split is None and server_id:
+    if server_id and _is_own_name(view, name, split, server_id, kind):
         split = (server_id, name)
     if split is not None:
         if server_id not in ("", split[0]):
@@ -137,6 +137,17 @@ def _find_name(
     return _not_found(state, tenant, name, view.named(kind), kind)
 
 
+def _is_own_name(
+    view: View, name: str, split: tuple[str, str] | None, server_id: str, kind: NamedKind
+) -> bool:
+    """Return whether a name is that of the server itself, which may have a colon."""
+    if split is None:
+        return True
+    if split[0] == server_id and view.qualified(*split, kind) is not None:
+        return False
+    return view.qualified(server_id, name, kind) is not None
+
+
 def _task_only(view: View, name: str, server_id: str) -> Denial | None:
     """Return the denial for a tool that can only be called as an MCP task, or None."""
     for served in view.with_task_only_tools:
@@ -144,7 +155,7 @@ def _task_only(view: View, name: str, server_id: str) -> Denial | None:
         if server_id not in ("", spec.key.server_id):
             continue
         for original in served.listing.task_only:
-            names = {f"{spec.key.server_id}:{original}", transformed(original, spec.transforms)}
+            names = {f"{spec.key.server_id}:{original}", exposed_name(original, spec.transforms)}
             if server_id:
                 names.add(original)
             if name in names and spec.tools.passes(original):

@@ -12,21 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
-from leaseway.data_plane.core.tools.own_tools import OwnTools
+from leaseway.data_plane.core.tools.own_tools import OwnTools, name_fault, shown
 from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
     definitions_by_name,
 )
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.contracts import same_items
-from leaseway.spec.model import NameRules, transformed
+from leaseway.spec.exposed_names import exposed_names
+from leaseway.spec.model import NameRules
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire import bounds
-from leaseway.wire.names import is_valid_name, is_valid_original_name
-
-_SHOWN: Final = 80
-"""Characters of a name in a message."""
+from leaseway.wire.names import is_valid_original_name
 
 
 @dataclass(frozen=True)
@@ -260,18 +258,19 @@ def _named_prompts(
 ) -> Iterator[tuple[str, tuple[str, bytes]]]:
     """Yield the exposed name and the definition of prompts that pass the rules."""
     assert rules.prompts is not None
-    for original, definition in changed.items():
-        if not rules.prompts.passes(original):
-            continue
-        name = common.prompts.get(original) or transformed(original, rules.transforms)
-        if not is_valid_original_name(original) or not is_valid_name(name):
-            why = "its name is none that MCP clients accept: transform it"
-        elif taken.setdefault(name, original) != original:
+    passing = list(filter(rules.prompts.passes, changed))
+    new = (name for name in passing if name not in common.prompts and is_valid_original_name(name))
+    names = exposed_names(new, rules.transforms, taken)
+    for original in passing:
+        definition = changed[original]
+        name = common.prompts.get(original) or names.get(original, original)
+        why = name_fault(original, name)
+        if not why and taken.setdefault(name, original) != original:
             why = f"its name would be {name}, which another prompt of the server has"
+        if why:
+            skipped.append(f"prompt {shown(original)} ({why})")
         else:
             yield original, (name, definition)
-            continue
-        skipped.append(f"prompt {shown(original)} ({why})")
 
 
 def _of_uris(
@@ -319,8 +318,3 @@ class _Bounded:
                 yield original, (name, definition)
                 continue
             self._skipped.append(f"{self._noun} {shown(original)} ({why})")
-
-
-def shown(name: str) -> str:
-    """Return a name for a message, clipped and escaped."""
-    return ascii(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")

@@ -8,17 +8,18 @@ contract of this lease; filters, transforms and grants apply to it as to the rec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
 from leaseway.spec.contracts import same_contract
-from leaseway.spec.model import NameRules, transformed
+from leaseway.spec.exposed_names import exposed_names
+from leaseway.spec.model import NameRules
 from leaseway.wire import bounds
 from leaseway.wire.listing.definitions import is_task_only
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
-from leaseway.wire.names import is_valid_name, is_valid_original_name
+from leaseway.wire.names import ORIGINAL_NAME_RULE, is_valid_name, is_valid_original_name
 
 _RESERVED: Final = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})
 OWN_LABEL: Final = "(of one lease)"
@@ -106,7 +107,7 @@ def own_tools(
     changed = changed_tools(common, listed)
     if not changed and all(name in listed for name in common.tools):
         return None
-    naming = _Naming(common, listed, rules)
+    naming = _Naming(common, listed, rules, changed)
     exposed = [entry for name in changed if (entry := naming.expose(name)) is not None]
     lost = frozenset(changed)
     same = [name for name in common.tools if name in listed and name not in lost]
@@ -134,6 +135,21 @@ def _as_exposed(common: CompiledToolset, original: str) -> ExposedTool:
     return ExposedTool(original, plan.name, common.by_exposed_name.get(plan.name) is not plan)
 
 
+def shown(name: str) -> str:
+    """Return a name for a message, clipped, and escaped if it could not be one of a tool."""
+    clipped = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    return f"'{clipped}'" if is_valid_original_name(clipped) else ascii(clipped)
+
+
+def name_fault(original: str, name: str) -> str:
+    """Return why neither of a tool's or prompt's names can be used, or an empty text."""
+    if not is_valid_original_name(original):
+        return f"a name has {ORIGINAL_NAME_RULE}"
+    if not is_valid_name(name):
+        return f"the server's transforms make it {shown(name)}, which MCP clients do not accept"
+    return ""
+
+
 class _Naming:
     """Names the changed tools of one instance, within the bounds of a lease.
 
@@ -141,16 +157,29 @@ class _Naming:
         common: The toolset of all.
         listed: The instance's own definitions.
         rules: The rules of the server's names.
+        changed: What may get a name.
 
     Attributes:
         skipped: A part of a sentence for each tool that gets no name.
     """
 
     def __init__(
-        self, common: CompiledToolset, listed: Mapping[str, bytes], rules: NameRules
+        self,
+        common: CompiledToolset,
+        listed: Mapping[str, bytes],
+        rules: NameRules,
+        changed: Iterable[str],
     ) -> None:
         self._common, self._listed, self._rules = common, listed, rules
         self._taken = {plan.name: name for name, plan in common.tools.items() if name in listed}
+        new = (
+            name
+            for name in changed
+            if name not in common.tools
+            and is_valid_original_name(name)
+            and rules.tools.passes(name)
+        )
+        self._names = exposed_names(new, rules.transforms, _RESERVED | self._taken.keys())
         self._count = self._bytes = 0
         self.skipped: list[str] = []
 
@@ -159,11 +188,10 @@ class _Naming:
         if not self._rules.tools.passes(original):
             return None
         known = self._common.tools.get(original)
-        name = known.name if known is not None else transformed(original, self._rules.transforms)
+        name = known.name if known is not None else self._names.get(original, original)
         why = self._fault(original, name)
         if why:
-            shown = original if len(original) <= _SHOWN else f"{original[:_SHOWN]}..."
-            self.skipped.append(f"{shown!a} ({why})")
+            self.skipped.append(f"{shown(original)} ({why})")
             return None
         self._taken[name] = original
         self._count += 1
@@ -175,8 +203,8 @@ class _Naming:
     def _fault(self, original: str, name: str) -> str:
         """Return why a tool cannot be exposed, or an empty text."""
         definition = self._listed[original]
-        if not is_valid_original_name(original) or not is_valid_name(name):
-            return "its name is none that MCP clients accept: transform it"
+        if why := name_fault(original, name):
+            return why
         if name in _RESERVED:
             return f"the name {name} is reserved"
         if self._taken.get(name, original) != original:
