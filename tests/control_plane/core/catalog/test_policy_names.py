@@ -50,6 +50,7 @@ def warned(policy: ServerPolicy) -> list[str]:
         (ServerPolicy(quota=Quota(tools=(("blance", HOURLY),))), "'quota.tools' names 'blance'"),
         (ServerPolicy(rules=(ArgumentRule("true", ("transfr",)),)), "rule 1 names 'transfr'"),
         (ServerPolicy(rules=(ArgumentRule('tool == "pay"'),)), "rule 1 names 'pay'"),
+        (ServerPolicy(rules=(ArgumentRule('tool == "Pay (now)"'),)), "rule 1 names 'Pay (now)'"),
         (ServerPolicy(rules=(ArgumentRule("'pay' != tool"),)), "rule 1 names 'pay'"),
         (
             ServerPolicy(rules=(ArgumentRule('tool in ["balance", "pay"]'),)),

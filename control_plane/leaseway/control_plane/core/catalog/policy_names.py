@@ -19,7 +19,7 @@ from leaseway.spec.name_filters import NameFilter, matches
 from leaseway.spec.policy import NO_GRANT, ServerPolicy
 from leaseway.wire.names import nearest
 
-_NAME: Final = r"""(?:"[\w./-]+"|'[\w./-]+')"""
+_NAME: Final = r"""(?:"[^"'\\]+"|'[^"'\\]+')"""
 _TEXT: Final = re.compile(_NAME)
 _COMPARED: Final = re.compile(
     rf"(?<![\w.])tool\s*[=!]=\s*({_NAME})|({_NAME})\s*[=!]=\s*tool(?![\w.])"
