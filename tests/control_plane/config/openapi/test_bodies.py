@@ -230,3 +230,13 @@ def test_only_head_and_options_have_no_body() -> None:
     assert [(of.name, of.position) for of in search.parameters] == [("query", "body")]
     assert (head.method, head.parameters) == ("HEAD", ())
     assert made.notes == ("The tool of HEAD /x can't send its optional body: HEAD has none.",)
+
+
+def test_an_optional_body_without_members_is_no_parameter_of_a_get_or_delete() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    body = {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}
+    made = imported(
+        json.dumps({"/x": {method: {"requestBody": body} for method in ("get", "delete")}})
+    )
+    assert [tool.parameters for tool in made.tools] == [(), ()]
+    assert not made.notes

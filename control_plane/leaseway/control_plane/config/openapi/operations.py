@@ -25,6 +25,7 @@ from leaseway.spec.kinds.http_tools import (
     MAX_PARAMETERS,
     MAX_TOOLS,
     METHODS,
+    READ_METHODS,
     Body,
     HttpTool,
     ToolFault,
@@ -33,8 +34,10 @@ from leaseway.spec.kinds.http_tools import (
 )
 
 _MAX_DESCRIPTION: Final = 2_048
+_OF_EMPTY: Final = {"type", "properties", "additionalProperties", "description", "title"}
 _MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
+_RARELY_WITH_BODY: Final = (*READ_METHODS, "DELETE")
 _OTHER_METHODS: Final = ("TRACE",)
 """Methods that OpenAPI knows and no tool has."""
 
@@ -251,16 +254,7 @@ class _Importer:
                 if given.get("required") is True or given.get("in") == "path":
                     raise
                 notes.append(optional(str(given["name"]), error))
-        body: Body = "json"
-        content_type = ""
-        given = self._references.follow(operation.get("requestBody"))
-        if isinstance(given, Mapping) and given.get("content"):
-            if method not in BODILESS_METHODS:
-                body, content_type = parameters.add_body(given)
-            elif given.get("required") is True:
-                raise Unsupported(f"it needs a body, but {method} has none")
-            else:
-                notes.append(f"its optional body: {method} has none")
+        body, content_type = self._add_body(method, operation, parameters, notes)
         if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
         notes += parameters.notes
@@ -279,6 +273,38 @@ class _Importer:
             content_type=content_type,
             is_anonymous=operation.get("security", self._document.get("security")) == [],
             base_url=base_url,
+        )
+
+    def _add_body(
+        self, method: str, operation: Mapping[str, Any], parameters: Parameters, notes: list[str]
+    ) -> tuple[Body, str]:
+        """Add an operation's body; return its encoding and content type."""
+        given = self._references.follow(operation.get("requestBody"))
+        content = given.get("content") if isinstance(given, Mapping) else None
+        if not content:
+            return "json", ""
+        is_required = given.get("required") is True
+        if method in _RARELY_WITH_BODY and not is_required and self._is_empty(content):
+            return "json", ""  # some documents give each operation one
+        if method not in BODILESS_METHODS:
+            return parameters.add_body(given)
+        if is_required:
+            raise Unsupported(f"it needs a body, but {method} has none")
+        notes.append(f"its optional body: {method} has none")
+        return "json", ""
+
+    def _is_empty(self, content: Any) -> bool:
+        """Return whether a body is an object without members in each of its media types."""
+        medias = list(content.values()) if isinstance(content, Mapping) else [None]
+        schemas: list[Any] = [
+            media.get("schema") if isinstance(media, Mapping) else {} for media in medias
+        ]
+        return all(
+            isinstance(schema, Mapping)
+            and schema.get("properties") == {}
+            and not schema.get("additionalProperties")
+            and not schema.keys() - _OF_EMPTY
+            for schema in map(self._of_schemas.follow, schemas)
         )
 
     def _merged(
