@@ -478,6 +478,8 @@ def test_an_object_is_open_where_no_pattern_tells_its_members(
     [
         ({"type": "object", "description": "Any."}, {"description": "Any."}),
         ({"$ref": "#/components/schemas/Any"}, {}),
+        ({"type": "object", "nullable": True}, {}),
+        ({"type": ["object", "string"]}, {"type": ["object", "string"]}),
         ({"type": "object", "maxProperties": 1}, {"type": "object", "maxProperties": 1}),
     ],
 )

@@ -340,7 +340,8 @@ class _Conversion:
         Generators for Java write `Map<String, Object>` so, whose values may be texts and numbers.
         """
         converted = self.schema(schema, depth, above)
-        if converted.get("type") == "object" and _CHECKED.isdisjoint(converted.keys() - {"type"}):
+        is_object = "object" in types_of(converted) and {*types_of(converted)} <= {"object", "null"}
+        if is_object and _CHECKED.isdisjoint(converted.keys() - {"type"}):
             del converted["type"]
             self._losses += 1
         return converted
