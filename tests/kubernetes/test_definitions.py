@@ -102,6 +102,16 @@ def test_a_tenant_sets_only_fields_that_tenants_may_override(
     assert kept["spec"] == {"servers": {"files": {}}}  # the API drops unknown fields
 
 
+def test_a_new_resource_is_in_progress_until_a_control_plane_has_seen_it(
+    cluster: Cluster, namespace: str
+) -> None:
+    # Flux and others that wait compare the two, and take a resource without a status for done.
+    for kind, spec in (("MCPServer", _STDIO), ("MCPTenant", {"servers": {}})):
+        made = cluster.apply(kind, "one", spec, namespace=namespace)
+        assert made["status"] == {"observedGeneration": -1}
+        assert made["metadata"]["generation"] == 1
+
+
 def test_status_and_specification_are_written_separately(cluster: Cluster, namespace: str) -> None:
     cluster.apply("MCPServer", "one", _STDIO, namespace=namespace)
     path = f"/apis/leaseway.dev/v1alpha1/namespaces/{namespace}/mcpservers/one"

@@ -164,7 +164,7 @@ async def test_a_tenant_sees_the_servers_of_its_resource(
     )
     watched = Watched(cluster, namespace, "acme", "mcptenants")
 
-    await watched.until_condition("Accepted", "True")
+    await watched.until_condition("Ready", "True")
 
     assert (await watched.get())["status"]["servers"] == 1
     async with AsyncClient(planes.address, tenant="acme") as client:
@@ -179,10 +179,10 @@ async def test_an_undeclared_server_of_a_tenant_is_reported(
 ) -> None:
     cluster.apply("MCPTenant", "acme", {"servers": {"tiem": {}}}, namespace=namespace)
 
-    said = await Watched(cluster, namespace, "acme", "mcptenants").until_condition(
-        "Accepted", "False"
-    )
+    watched = Watched(cluster, namespace, "acme", "mcptenants")
+    said = await watched.until_condition("Accepted", "False")
 
+    assert conditions(await watched.get())["Ready"][0] == "False"
     assert "names the server 'tiem', which no layer below declares" in said
 
 

@@ -172,6 +172,8 @@ def _tenant_schema() -> Schema:
 
 _STATUS: Final[Schema] = {
     "type": "object",
+    # What waits for a resource takes one without a status for done.
+    "default": {"observedGeneration": -1},
     "properties": {
         "observedGeneration": {"type": "integer", "format": "int64"},
         "registryVersion": {

@@ -239,7 +239,11 @@ class StateView:
             "leases": self._tenants[name],
         }
         degraded = _degraded(self._tenant_problems.get(name))
-        return Facts(accepted_condition(loaded.issues), None, degraded, counts)
+        accepted = accepted_condition(loaded.issues)
+        ready = Condition(True, "Applied", "Its overrides apply.")
+        if not accepted.holds:
+            ready = Condition(False, "NotAccepted", "The condition Accepted says what to fix.")
+        return Facts(accepted, ready, degraded, counts)
 
 
 def ready_condition(

@@ -37,13 +37,13 @@ class Facts:
 
     Attributes:
         accepted: Whether the configuration accepts it.
-        ready: Whether callers get what it declares; None if its kind has no such condition.
+        ready: Whether callers get what it declares.
         degraded: Whether it has a problem although it is or was served.
         counts: Numbers by the names of their status fields.
     """
 
     accepted: Condition
-    ready: Condition | None
+    ready: Condition
     degraded: Condition
     counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,7 +89,6 @@ def next_status(
     conditions = [
         _condition(kind, condition, old.get(kind, {}), resource.generation, now)
         for kind, condition in given.items()
-        if condition is not None
     ]
     status = {
         "observedGeneration": resource.generation,
