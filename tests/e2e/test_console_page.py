@@ -28,6 +28,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.stored_approvals import StoredApprovals
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk import AsyncClient
 from leaseway.spec.model import VariantKey
@@ -345,6 +346,23 @@ async def test_the_buttons_of_a_row_with_long_texts_stay_on_one_line(page: Page)
         await _open_view(page, url, "approvals")
         await page.until("document.querySelectorAll('td button').length === 2")
         assert await page.run("document.querySelector('td button').offsetHeight") < 50
+
+
+async def test_approvals_are_read_again_although_no_event_tells_that_the_store_works_again(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_approvals: StoredApprovals) -> None:
+        raise Fault(Reason.STORE_UNAVAILABLE, "The store is down.")
+
+    async with console_of(Plane(epoch=1)) as url:
+        await page.open(url)
+        await page.until("document.body.innerText.includes('No worker is connected')")
+        with monkeypatch.context() as down:
+            down.setattr(StoredApprovals, "refresh", fail)
+            await _open_view(page, url, "approvals")
+            await page.until("document.body.innerText.includes('The store is down.')")
+        await page.until("document.body.innerText.includes('No call waits for approval')")
+        assert "The store is down." not in await page.text()
 
 
 def _fill_form(texts: list[str]) -> str:

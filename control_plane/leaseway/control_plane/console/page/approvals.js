@@ -1,8 +1,12 @@
 // Calls that need a person's approval. A decision is offered only beside the whole call.
 import { Badge, Empty, Failure, Confirm, Table, ago, get, html, number, post, query, useFetched, useState } from "./parts.js";
 
+const REREAD = 10; // seconds
+
 export function Approvals({ live, now }) {
-  const { data, error } = useFetched("api/approvals", `${live.opened}/${live.events.find((event) => event.kind === "approval")?.number}`);
+  // Events tell of changes at once. But a burst of others may displace them, and none tells that the store works again.
+  const newest = live.events.find((event) => event.kind === "approval")?.number;
+  const { data, error } = useFetched("api/approvals", `${live.opened}/${newest}/${Math.floor(now / REREAD)}`);
   const [opened, setOpened] = useState({});
   const [failure, setFailure] = useState("");
   const whole = (row) => (row.arguments === null ? opened[row.id] : row);
