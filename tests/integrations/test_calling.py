@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.sdk.fakes import BOUND
 
 from leaseway.integrations.calling import ToolCaller, schema_for_models
 from leaseway.sdk import LeaseLost, PermissionDenied, ServerLost
 from leaseway.sdk.testing import CallContext, FakeLeaseway, Reply
+
+started, ended = threading.Event(), threading.Event()
 
 
 @pytest.fixture
@@ -26,6 +31,15 @@ def planes() -> Iterator[FakeLeaseway]:
         @fake.tool(schema={"type": "object", "properties": {"since>": {"type": "string"}}})
         def log(**arguments: str) -> str:
             return str(arguments)
+
+        @fake.tool
+        async def wait() -> str:
+            started.set()
+            try:
+                await asyncio.Future()
+            finally:
+                ended.set()
+            return "never"
 
         @fake.server("counter", stateful=True).tool
         def count(context: CallContext) -> str:
@@ -82,6 +96,26 @@ async def test_a_synchronous_caller_is_called_in_a_thread(planes: FakeLeaseway) 
     with planes.client() as client:
         tools = {tool.name: tool for tool in client.list_tools()}
         assert (await ToolCaller(tools.values(), client).call(tools["add"], {"a": 1, "b": 2})).text
+
+
+@pytest.mark.parametrize("has_handlers", [False, True])
+async def test_a_cancelled_call_of_a_synchronous_caller_is_cancelled_at_its_server(
+    has_handlers: bool, planes: FakeLeaseway
+) -> None:
+    roots = ["file:///work"] if has_handlers else None
+    with planes.client(roots=roots) as client:
+        tools = {tool.name: tool for tool in client.list_tools()}
+        call = asyncio.create_task(ToolCaller(tools.values(), client).call(tools["wait"], {}))
+        await _set(started)
+        call.cancel()
+        await _set(ended)
+        assert call.cancelled()
+        assert client.call_tool("add", {"a": 1, "b": 2}).text == "3"
+
+
+async def _set(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, BOUND)
+    event.clear()
 
 
 async def test_a_caller_of_the_wrong_type_is_rejected(planes: FakeLeaseway) -> None:

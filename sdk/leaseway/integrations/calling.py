@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -89,14 +88,14 @@ class ToolCaller:
         self._can_release = any(tool.name == RELEASE_TOOL for tool in self.tools)
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> Answer:
-        """Call a tool; a synchronous caller is used in a thread.
+        """Call a tool; a synchronous caller is used in a thread. A cancellation cancels the call.
 
         Raises:
             LeasewayError: The call failed with an error that a model cannot react to, such as
                 LeaseLost.
         """
         if isinstance(self._caller, Client | Session):
-            return await asyncio.to_thread(self.call_and_wait, tool, arguments)
+            return await self._caller._run_in_thread(self.call_and_wait, tool, arguments)
         own = tool.for_models.server_arguments(arguments)
         try:
             result = await self._caller.call_tool(tool.name, own)

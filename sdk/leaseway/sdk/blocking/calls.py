@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
-from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, run_in_thread
 from leaseway.sdk.blocking.streams import Artifact, ResourceUpdates, ToolStream
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import Completion, PromptResult, ResourceResult
@@ -48,6 +48,9 @@ class Calls(ProcessHandle):
 
     _on_approval: OnApproval | None = None
     """The client's default approval callback."""
+
+    _run_in_thread = staticmethod(run_in_thread)
+    """How coroutines of integrations call it."""
 
     @overload
     def call_tool(

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -47,7 +47,9 @@ class _Ticket:
 
     def finish(self, task: asyncio.Task[Any]) -> None:
         self.task = None
-        if task.cancelled():
+        if task.cancelled() and self.abandoned:
+            self.error = asyncio.CancelledError()
+        elif task.cancelled():
             self.error = RuntimeError("The event loop of the synchronous clients has ended.")
         else:
             self.error = task.exception()
@@ -58,6 +60,12 @@ class _Ticket:
     def fail(self, error: BaseException) -> None:
         self.error = error
         self._end()
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        elif not self.has_ended:
+            self.fail(asyncio.CancelledError())  # it was never started
 
     def wait(self) -> None:
         self._done.acquire()
@@ -70,6 +78,57 @@ class _Ticket:
     def _end(self) -> None:
         self.has_ended = True
         self._done.release()
+
+
+class _Cancellation:
+    """Cancels what a thread waits for, as a task's cancellation does; used in the loop only."""
+
+    def __init__(self) -> None:
+        self._waiting: set[_Ticket] = set()
+        self._is_due = False
+
+    def cancel(self) -> None:
+        """Cancel the work in the loop, or if there is none, the next one."""
+        self._is_due = not self._waiting
+        for ticket in self._waiting:
+            self._cancel(ticket)
+
+    def add(self, ticket: _Ticket, task: asyncio.Task[Any]) -> None:
+        """Cancel this work, too, if the cancellation comes before its end."""
+        self._waiting.add(ticket)
+        task.add_done_callback(partial(self._forget, ticket))
+        if self._is_due:
+            self._is_due = False
+            self._cancel(ticket)
+
+    def _forget(self, ticket: _Ticket, _task: asyncio.Task[Any]) -> None:
+        self._waiting.discard(ticket)
+
+    @staticmethod
+    def _cancel(ticket: _Ticket) -> None:
+        ticket.abandoned = True
+        ticket.cancel()
+
+
+_cancellation: ContextVar[_Cancellation | None] = ContextVar("cancellation", default=None)
+"""Of the function that this thread runs for a coroutine."""
+
+
+async def run_in_thread(function: Callable[..., ResultT], *arguments: object) -> ResultT:
+    """Run a function that uses synchronous clients in a thread, as `asyncio.to_thread` does.
+
+    If the caller is cancelled, so is the call for which the thread waits: it would run on, and keep
+    the caller's event loop from being closed, until its timeout.
+    """
+    cancellation = _Cancellation()
+    token = _cancellation.set(cancellation)
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except asyncio.CancelledError:
+        LOOP_THREAD.schedule(cancellation.cancel)
+        raise
+    finally:
+        _cancellation.reset(token)
 
 
 class LoopThread:
@@ -116,9 +175,9 @@ class LoopThread:
         except BaseException:
             # An interrupt may occur between any two of these steps, and during the wake-up.
             ticket.abandoned = True
-            if not self._schedule(self._drain):
+            if not self.schedule(self._drain):
                 self._give_up(RuntimeError("The start of the client's thread was interrupted."))
-            if self._schedule(partial(self._cancel, ticket)):
+            if self.schedule(ticket.cancel):
                 ticket.wait_for_cancellation()
             raise
         if ticket.error is not None:
@@ -157,10 +216,10 @@ class LoopThread:
 
     def _wake(self) -> None:
         self._awake = True
-        if not self._schedule(self._drain):
+        if not self.schedule(self._drain):
             self._start()
 
-    def _schedule(self, callback: Callable[[], object]) -> bool:
+    def schedule(self, callback: Callable[[], object]) -> bool:
         """Call back in the loop; return whether a loop is open."""
         loop = self._loop
         if loop is None:
@@ -199,7 +258,7 @@ class LoopThread:
     def _stop(self) -> None:
         """Stop the loop and its thread when the process exits; running work is cancelled."""
         self._stopped_because = "The process is exiting; leaseway.sdk.Client cannot be used."
-        if self._loop is not None and self._thread is not None and self._schedule(self._loop.stop):
+        if self._loop is not None and self._thread is not None and self.schedule(self._loop.stop):
             self._thread.join(_JOIN_TIMEOUT)
 
     def _drain(self) -> None:
@@ -216,13 +275,9 @@ class LoopThread:
                 continue
             ticket.task = task
             task.add_done_callback(ticket.finish)
-
-    @staticmethod
-    def _cancel(ticket: _Ticket) -> None:
-        if ticket.task is not None:
-            ticket.task.cancel()
-        elif not ticket.has_ended:
-            ticket.fail(asyncio.CancelledError())  # it was never started
+            cancellation = ticket.context.get(_cancellation)
+            if cancellation is not None:
+                cancellation.add(ticket, task)
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
