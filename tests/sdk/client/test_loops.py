@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import weakref
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
@@ -33,6 +34,31 @@ async def test_short_lived_event_loops_log_no_errors(
             answers = await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
     assert answers == [["{}"] * 10] * 3
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_what_outlasts_a_call_keeps_none_of_its_context_variables(
+    plane: FakeControlPlane,
+) -> None:
+    request: ContextVar[str] = ContextVar("request")
+    client = AsyncClient(plane.address)
+
+    async def handle_first_request() -> None:
+        request.set("first")
+        await client.session("dialog").call_tool("desk_open")
+        await client.call_tool("time_now")
+
+    handled = asyncio.create_task(handle_first_request())
+    await handled
+    kept = [
+        keeper
+        for context in gc.get_objects()
+        if isinstance(context, Context) and request in context
+        for keeper in gc.get_referrers(context)
+        if keeper is not handled and isinstance(keeper, asyncio.Future | asyncio.Handle)
+    ]
+    # asyncio drops cancelled timers later.
+    assert [part for part in kept if isinstance(part, asyncio.Future) or not part.cancelled()] == []
+    await client.close()
 
 
 async def test_a_closed_client_is_freed_without_garbage_collection(plane: FakeControlPlane) -> None:

@@ -37,6 +37,7 @@ from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import RECONNECT
+from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -292,8 +293,8 @@ class Resolver:
     def watch(self) -> RegistryVersion:
         """Start watching the registry, and return its version, which tasks can wait on."""
         if self._watch is None and not self.registry_version.ended:
-            self._watch = self._loop.create_task(
-                _watch_registry(weakref.ref(self), self._control), name="leaseway watch"
+            self._watch = start_lasting_task(
+                _watch_registry(weakref.ref(self), self._control), "leaseway watch"
             )
         return self.registry_version
 

@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -484,7 +485,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         except RuntimeError:
             check_fork()
             raise RuntimeError(_NO_LOOP) from None
-        runtime = self._open_runtime = Runtime(self._identity, self._media, self._local)
+        # gRPC's thread and all timers keep a context of their own, and not that of the first call.
+        runtime = Context().run(Runtime, self._identity, self._media, self._local)
+        self._open_runtime = runtime
         self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))
         self._finalizer.atexit = False
         return runtime, runtime.own_session

@@ -20,6 +20,7 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import seconds
+from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _MAX_IDS: Final = 512  # fits into one message, even with the longest session keys
 _MAX_CONCURRENT_RELEASES: Final = 32
@@ -63,8 +64,8 @@ class KeepAliveTasks:
             return
         self._pool.link(worker).ensure_stream()
         self._wakes[worker] = asyncio.Event()
-        self._tasks[worker] = self._loop.create_task(
-            self._keep_alive(worker), name=f"leaseway keep-alive {worker.id}"
+        self._tasks[worker] = start_lasting_task(
+            self._keep_alive(worker), f"leaseway keep-alive {worker.id}"
         )
 
     def cancel(self) -> list[asyncio.Task[None]]:

@@ -37,7 +37,7 @@ from leaseway.wire.messages.frames import (
     frame_tag,
 )
 from leaseway.wire.timing.deadlines import Deadlines
-from leaseway.wire.timing.running_tasks import is_cancelled
+from leaseway.wire.timing.running_tasks import is_cancelled, start_lasting_task
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
@@ -257,9 +257,9 @@ class Exchange(ABC):
         finally:
             self._renewal = None
 
-    def _start(self, name: str, context: Context | None = None) -> None:
+    def _start(self, name: str) -> None:
         """Carry messages in a task from now on; the end of a subclass's constructor."""
-        self._task = self._loop.create_task(self._run(), name=name, context=context)
+        self._task = start_lasting_task(self._run(), name)
         self._task.add_done_callback(self._on_task_end)
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
@@ -478,11 +478,13 @@ class GrpcExchange(Exchange):
         self._outbox = Outbox(self._wake.set)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
         # The outbox serializes batches itself; the generated stub would expect messages.
-        self._stream: Any = channel.stream_stream(
+        method: Any = channel.stream_stream(
             f"/{_SERVICE}/Exchange",
             request_serializer=None,
             response_deserializer=execution_pb2.ExchangeResponse.FromString,
-        )(metadata=metadata)
+        )
+        # gRPC starts tasks in it, which last as `start_lasting_task` says.
+        self._stream: Any = Context().run(method, metadata=metadata)
         self._start(f"leaseway exchange {worker}")
 
     def _send_call(self, call_id: int, fields: bytes, payload: bytes, timeout_ms: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextvars import Context
 from typing import Any, Final
 
 from leaseway.sdk.transport import faults
@@ -58,8 +57,7 @@ class LocalExchange(Exchange):
         self._local = local
         self._authorization = authorization
         self._hello = hello
-        # In a context of its own: the stream outlasts the call that opens it, and its trace.
-        self._start(f"leaseway local exchange {local.id}", Context())
+        self._start(f"leaseway local exchange {local.id}")
 
     async def _carry(self) -> None:
         try:

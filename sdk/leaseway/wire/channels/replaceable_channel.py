@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import grpc
 
-from leaseway.wire.timing.running_tasks import is_cancelled
+from leaseway.wire.timing.running_tasks import is_cancelled, start_lasting_task
 
 
 class RpcCutOff(grpc.aio.AioRpcError):
@@ -47,7 +47,7 @@ class ReplaceableChannel(grpc.aio.Channel):
             channel: The new channel.
             grace: Seconds for the RPCs of the old channel to complete.
         """
-        task = asyncio.get_running_loop().create_task(_close(self._channel, grace))
+        task = start_lasting_task(_close(self._channel, grace))
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
         self._channel = channel

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -38,6 +39,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
         self._limit = _SLACK
+        self._context = Context()  # one timer after the other: not of the call that set the first
 
     def add(self, deadline: float, call_id: int) -> None:
         """Add the deadline of a live call, in the event loop's time."""
@@ -63,7 +65,7 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._wake_at = when
-        self._timer = self._loop.call_at(when, self._due)
+        self._timer = self._loop.call_at(when, self._due, context=self._context)
 
     def _due(self) -> None:
         now = self._loop.time()

@@ -1,10 +1,11 @@
-"""Tasks by key, work that goes on after a failure, and whether a task is being cancelled."""
+"""Tasks by key, tasks that outlast who starts them, and whether a task is being cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ _STABLE_AFTER: Final = 60.0
 _logger = logging.getLogger(__name__)
 
 _K = TypeVar("_K")
+_T = TypeVar("_T")
 
 
 class RunningTasks(dict[_K, asyncio.Task[Any]]):
@@ -29,6 +31,15 @@ class RunningTasks(dict[_K, asyncio.Task[Any]]):
     def _forget(self, key: _K, task: asyncio.Task[Any]) -> None:
         if self.get(key) is task:
             del self[key]
+
+
+def start_lasting_task(work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
+    """Start a task in a context of its own, in the running loop.
+
+    It outlasts the call that starts it. In the call's context it would run with the trace and all
+    other context variables of this one call, and keep them, such as an HTTP request.
+    """
+    return asyncio.get_running_loop().create_task(work, name=name, context=Context())
 
 
 async def keep_running(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
