@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from joserfc import jwt
-from joserfc.jwk import ECKey, KeySet
+from joserfc.jwk import ECKey, KeySet, OKPKey
 
 NOW = 1_800_000_000.0
 IDENTITY = """
@@ -24,7 +24,7 @@ def ec_key(key_id: str) -> ECKey:
     return ECKey.generate_key("P-256", {"kid": key_id, "use": "sig"}, private=True)
 
 
-def publish(folder: Path, *keys: ECKey) -> None:
+def publish(folder: Path, *keys: ECKey | OKPKey) -> None:
     document = KeySet(list(keys)).as_dict(private=False)
     (folder / "jwks.json").write_text(json.dumps(document))
 

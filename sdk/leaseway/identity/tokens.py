@@ -32,6 +32,7 @@ from leaseway.identity.principal import (
     parse_roles,
     unauthenticated,
 )
+from leaseway.identity.signatures import Signatures
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
 from leaseway.wire.errors import Fault
@@ -56,6 +57,7 @@ ALGORITHMS: Final = (
     "EdDSA",
 )
 """The accepted signature algorithms, none of which uses a shared secret."""
+_SIGNATURES: Final = Signatures(ALGORITHMS)
 
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 """The type of key of an algorithm, by its first two characters."""
@@ -449,7 +451,7 @@ def _verified_claims(token: str, keys: Sequence[Key]) -> dict[str, Any]:
     failure: Exception = ValueError("No key of the issuer fits.")
     for key in keys:
         try:
-            return jwt.decode(token, key, algorithms=list(ALGORITHMS)).claims
+            return jwt.decode(token, key, registry=_SIGNATURES).claims
         except (JoseError, ValueError, TypeError, KeyError) as error:
             failure = error
     raise failure

@@ -27,8 +27,8 @@ SUBJECTS: Final[Mapping[AuthGrant, Subject]] = {
 SUBJECT_TOKEN_TYPES: Final = ("access_token", "id_token", "jwt")
 """Types of a caller's own token (RFC 8693, section 3)."""
 
-ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519")
-"""Signatures of a client's assertion; the first is the default of RSA keys."""
+ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "Ed25519", "EdDSA")
+"""Signatures of a client's assertion; the last is the older name of the one before it."""
 
 ALWAYS: Final = "always"
 NEVER: Final = "never"
@@ -182,7 +182,11 @@ class Auth:
         ),
     )
     algorithm: str = setting(
-        "", Key(Choice(ALGORITHMS), "The signature of assertions; by default the key's usual one.")
+        "",
+        Key(
+            Choice(ALGORITHMS),
+            "The signature of assertions; by default one of the key's that is accepted.",
+        ),
     )
     key_id: str = setting("", Key(Text(256, empty=False), "The `kid` of assertions."))
     client_metadata_url: str = setting(

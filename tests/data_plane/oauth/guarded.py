@@ -38,6 +38,7 @@ class Guarded:
         registration: More members of the answers to registrations.
         unknown_clients: Clients that it has forgotten.
         only_scopes: The scopes that a client may be registered with; None for all.
+        refusal: The error of a registration with others.
         protected: Overrides members of the resource's metadata.
     """
 
@@ -60,6 +61,7 @@ class Guarded:
         self.registration: dict[str, Any] = {}
         self.unknown_clients: set[str] = set()
         self.only_scopes: set[str] | None = None
+        self.refusal = "invalid_client_metadata"
         self.tokens = itertools.count(1)
         self.base = ""
 
@@ -128,7 +130,7 @@ class Guarded:
         if self.only_scopes is not None and not set(wanted.get("scope", "").split()) <= (
             self.only_scopes
         ):
-            return web.json_response({"error": "invalid_client_metadata"}, status=400)
+            return web.json_response({"error": self.refusal}, status=400)
         self.registered.append(wanted)
         client = {"client_id": f"registered-{len(self.registered)}", **self.registration}
         return web.json_response(client, status=201)

@@ -19,6 +19,7 @@ from tests.data_plane.oauth.guarded import Guarded
 from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
 
 from leaseway.data_plane.oauth.tokens import Tokens
+from leaseway.identity.signatures import Signatures
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -79,30 +80,53 @@ async def test_a_server_gets_a_token_from_the_authorization_server_that_it_names
 
 
 @pytest.mark.parametrize(
-    ("key", "algorithm"),
+    ("key", "algorithm", "offered"),
     [
-        (RSAKey.generate_key(2_048), "RS256"),
-        (ECKey.generate_key("P-256"), "ES256"),
-        (OKPKey.generate_key(), "Ed25519"),
+        (RSAKey.generate_key(2_048), "RS256", []),
+        (RSAKey.generate_key(2_048), "PS256", ["PS256", "ES256"]),
+        (ECKey.generate_key("P-256"), "ES256", ["PS256"]),
+        (OKPKey.generate_key(), "EdDSA", []),
+        (OKPKey.generate_key(), "Ed25519", ["ES256", "Ed25519"]),
     ],
-    ids=["RSA", "EC", "Ed25519"],
+    ids=["RSA", "RSA-PSS", "EC", "EdDSA", "Ed25519"],
 )
 @pytest.mark.parametrize("is_pem", [True, False], ids=["PEM", "JWK"])
 async def test_a_client_with_a_private_key_signs_who_it_is(
-    bench: Bench, guarded: Guarded, key: Any, algorithm: str, is_pem: bool
+    bench: Bench, guarded: Guarded, key: Any, algorithm: str, offered: list[str], is_pem: bool
 ) -> None:
+    guarded.metadata["token_endpoint_auth_signing_alg_values_supported"] = offered
     private = key.as_pem(private=True) if is_pem else json.dumps(key.as_dict(private=True)).encode()
     values = {"client_id": Value("literal", "me"), "private_key": Value("env", "KEY")}
     more = Auth("client_credentials", values=values, key_id="one")
     await bench.start(spec_of(guarded, auth=more), {"KEY": private.decode()})
     [form] = guarded.granted
     assert form["client_assertion_type"].endswith(":jwt-bearer")
-    token = jwt.decode(form["client_assertion"], key, algorithms=[algorithm])
+    token = jwt.decode(form["client_assertion"], key, registry=Signatures([algorithm]))
     assert token.header == {"alg": algorithm, "kid": "one", "typ": "JWT"}
     claims = token.claims
     assert (claims["iss"], claims["sub"], claims["aud"]) == ("me", "me", guarded.base)
     assert 0 < claims["exp"] - claims["iat"] <= 300
     assert guarded.clients == [None]
+
+
+async def test_a_statement_names_the_token_endpoint_where_the_issuer_is_refused(
+    bench: Bench, guarded: Guarded
+) -> None:
+    key = ECKey.generate_key("P-256")
+    audiences = []
+
+    async def answer(form: Mapping[str, str]) -> web.Response:
+        audiences.append(jwt.decode(form["client_assertion"], key).claims["aud"])
+        if audiences[-1] != f"{guarded.base}/token":
+            return web.json_response({"error": "invalid_client"}, status=401)
+        return guarded.grant(form)
+
+    guarded.answer = answer
+    values = {"client_id": Value("literal", "me"), "private_key": Value("env", "KEY")}
+    spec = spec_of(guarded, auth=Auth("client_credentials", values=values))
+    for _ in range(2):
+        await bench.start(spec, {"KEY": key.as_pem(private=True).decode()})
+    assert audiences == [guarded.base, *(f"{guarded.base}/token",) * 2]
 
 
 async def test_a_key_that_cannot_sign_is_a_typed_error(bench: Bench, guarded: Guarded) -> None:

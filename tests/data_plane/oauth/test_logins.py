@@ -41,11 +41,19 @@ def registering(guarded: Guarded) -> Guarded:
 # The page, and the client.
 
 
-@pytest.mark.parametrize("accepted", [None, {"tools"}, set()])
+@pytest.mark.parametrize(
+    ("accepted", "refusal"),
+    [
+        (None, ""),
+        ({"tools"}, "invalid_client_metadata"),
+        (set(), "invalid_scope"),
+        ({"tools"}, "insufficient_scope"),
+    ],
+)
 async def test_a_client_is_registered_with_the_scopes_of_its_login_or_with_none(
-    registering: Guarded, store: LoginStore, accepted: set[str] | None
+    registering: Guarded, store: LoginStore, accepted: set[str] | None, refusal: str
 ) -> None:
-    registering.only_scopes = accepted
+    registering.only_scopes, registering.refusal = accepted, refusal
     begun = await in_thread(begin_login, wanted_of(registering), store, CONSOLE)
     (registered,) = registering.registered
     assert registered.get("scope") == ("tools files" if accepted is None else None)

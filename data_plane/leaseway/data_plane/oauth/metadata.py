@@ -50,6 +50,7 @@ class AuthorizationServer:
     device_endpoint: str = ""
     revocation_endpoint: str = ""
     client_auth_methods: tuple[str, ...] = ()
+    assertion_algorithms: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     accepts_metadata_documents: bool = False
     returns_issuer: bool = False
@@ -363,6 +364,7 @@ def _server(document: Mapping[str, Any], issuer: str, needed_of: str = "") -> Au
         device_endpoint=_endpoint(document, "device_authorization_endpoint"),
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         client_auth_methods=texts_in(document, "token_endpoint_auth_methods_supported"),
+        assertion_algorithms=texts_in(document, "token_endpoint_auth_signing_alg_values_supported"),
         scopes=texts_in(document, "scopes_supported"),
         accepts_metadata_documents=document.get(_CLIENT_DOCUMENTS) is True,
         proof_algorithms=texts_in(document, "dpop_signing_alg_values_supported"),

@@ -40,6 +40,10 @@ _CLOCK_DIFFERENCE: Final = 30.0
 _BASIC: Final = "client_secret_basic"
 _BASIC_WITH_ID: Final = "client_secret_basic, and client_id in the form"
 """What the official MCP package wants; others refuse a client that is named twice."""
+_SIGNED: Final = "private_key_jwt"
+_SIGNED_FOR_ENDPOINT: Final = "private_key_jwt, for the token endpoint"
+"""What authorization servers want that follow RFC 7523 as it was, and refuse their issuer as the
+audience. The issuer comes first: others accept only that (draft-ietf-oauth-rfc7523bis)."""
 _OF_SECRETS: Final = (_BASIC, "client_secret_post")
 """How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
 INVALID_CLIENT: Final = "invalid_client"
@@ -50,7 +54,11 @@ _accepted: Final[dict[tuple[str, str], str]] = {}
 """How a client's secret was accepted where the likeliest way was not, by endpoint and client: some
 authorization servers lock clients that are refused time and again."""
 _TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+_RSA_ALGORITHMS: Final = ("RS256", "PS256")
 _EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+_ED_ALGORITHMS: Final = ("EdDSA", "Ed25519")
+"""Two names of one signature. Most authorization servers know only the first, though RFC 9864
+deprecates it."""
 
 
 @dataclass(frozen=True)
@@ -252,12 +260,16 @@ def _ways(server: AuthorizationServer, endpoint: str, client: Client) -> Sequenc
     Authorization servers that offer two ways of sending a secret often accept only the one that a
     client is registered for, and a configured client does not say which one that is.
     """
+    accepted = _accepted.get((endpoint, client.id))
     if client.private_key:
-        return ("private_key_jwt",)
+        # Only whoever has a statement's audience may get it: no other server could use it there.
+        is_theirs = server.issuer and endpoint == server.token_endpoint
+        signed = (_SIGNED, _SIGNED_FOR_ENDPOINT) if is_theirs else (_SIGNED,)
+        return signed[::-1] if accepted == _SIGNED_FOR_ENDPOINT else signed
     if not client.secret or client.auth_method == "none":
         return ("none",)
     offered = [way for way in _OF_SECRETS if way in server.client_auth_methods] or _OF_SECRETS
-    likeliest = (_accepted.get((endpoint, client.id)), client.auth_method)
+    likeliest = (accepted, client.auth_method)
     known = [way for way in likeliest if way in (*_OF_SECRETS, _BASIC_WITH_ID)]
     ways = dict.fromkeys((*known, *offered))
     if _BASIC_WITH_ID in ways:
@@ -271,11 +283,14 @@ def _authenticated(
     """Return the form and headers with the client's authentication."""
     fields = {name: value for name, value in form.items() if value}
     match method:
-        case "private_key_jwt":
+        case _ if method in (_SIGNED, _SIGNED_FOR_ENDPOINT):
+            issuer = server.issuer if method == _SIGNED else ""
             fields |= {
                 "client_id": client.id,
                 "client_assertion_type": _ASSERTION_TYPE,
-                "client_assertion": _assertion(client, server.issuer or server.token_endpoint),
+                "client_assertion": _assertion(
+                    client, issuer or server.token_endpoint, server.assertion_algorithms
+                ),
             }
         case _ if method in (_BASIC, _BASIC_WITH_ID):
             if method == _BASIC_WITH_ID:
@@ -289,10 +304,18 @@ def _authenticated(
     return fields, {}
 
 
-def _assertion(client: Client, audience: str) -> str:
-    """Return a signed statement of the client's identity (RFC 7523)."""
+def _assertion(client: Client, audience: str, accepted: Sequence[str]) -> str:
+    """Return a signed statement of the client's identity (RFC 7523).
+
+    Args:
+        client: The client.
+        audience: For whom the statement is.
+        accepted: The signatures that the authorization server names, or none.
+    """
     from joserfc import jwt
     from joserfc.errors import JoseError
+
+    from leaseway.identity.signatures import Signatures
 
     now = int(time.time())
     claims = {
@@ -304,12 +327,13 @@ def _assertion(client: Client, audience: str) -> str:
         "jti": secrets.token_urlsafe(16),
     }
     try:
-        key, usual = _private_key(client.private_key)
+        key, fitting = _private_key(client.private_key)
+        usual = next((name for name in fitting if name in accepted), fitting[0])
         algorithm = client.algorithm or usual
         header = {"alg": algorithm, "typ": "JWT"}
         if client.key_id:
             header["kid"] = client.key_id
-        return jwt.encode(header, claims, key, algorithms=[algorithm])
+        return jwt.encode(header, claims, key, registry=Signatures([algorithm]))
     except (JoseError, ValueError, TypeError, KeyError):
         raise AuthorizationError(
             "private_key cannot sign: it must be a private key as PEM or JWK"
@@ -318,8 +342,8 @@ def _assertion(client: Client, audience: str) -> str:
         ) from None
 
 
-def _private_key(text: str) -> tuple[Any, str]:
-    """Return a private key, and its usual algorithm."""
+def _private_key(text: str) -> tuple[Any, Sequence[str]]:
+    """Return a private key, and the algorithms that it can sign with, the usual one first."""
     from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
 
     if text.lstrip().startswith("{"):
@@ -342,11 +366,11 @@ def _private_key(text: str) -> tuple[Any, str]:
         raise ValueError
     match key:
         case RSAKey():
-            return key, "RS256"
+            return key, _RSA_ALGORITHMS
         case ECKey():
-            return key, _EC_ALGORITHMS[key.curve_name]
+            return key, (_EC_ALGORITHMS[key.curve_name],)
         case OKPKey():
-            return key, "Ed25519"
+            return key, _ED_ALGORITHMS
     raise ValueError
 
 

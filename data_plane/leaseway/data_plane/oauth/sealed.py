@@ -386,7 +386,7 @@ def server_of(login: Login) -> AuthorizationServer:
     stored = login.metadata.get(SERVER, {})
     names = {field.name for field in fields(AuthorizationServer)}  # a newer version may store more
     known: dict[str, Any] = {name: value for name, value in stored.items() if name in names}
-    for name in ("client_auth_methods", "scopes"):
+    for name in ("client_auth_methods", "assertion_algorithms", "scopes"):
         known[name] = tuple(known.get(name, ()))
     return AuthorizationServer(**known)
 

@@ -32,8 +32,9 @@ from leaseway.wire.channels.endpoint import is_loopback_host
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 DEVICE: Final = "device"
 """The kind of logins on another device."""
-_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope"})
-"""Codes with which a registration is refused because of its scopes."""
+_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope", "insufficient_scope"})
+"""Codes with which a registration is refused because of its scopes; the last one is Keycloak's,
+also for `openid`."""
 _LOGIN_TIME: Final = 900.0
 """Seconds for which a client must still be good when a login with it begins."""
 
