@@ -70,6 +70,9 @@ MAX_JWKS: Final = 1 * bounds.MIB
 _FETCH_TIMEOUT: Final = 10.0
 _MIN_INTERVAL: Final = 10.0
 """Seconds between two reads that unknown keys cause, because any client can send those."""
+_MAX_ASKED: Final = 256
+_MAX_KEY_ID: Final = 256
+"""Unknown key ids, and their characters, that are remembered until the keys are read again."""
 _MIN_DELAY: Final = 1.0
 """Seconds after which a token that cannot be checked may be sent again, at least."""
 LEEWAY: Final = 30
@@ -251,6 +254,8 @@ class JwkSet:
 
     Attributes:
         skipped: Why entries cannot be used.
+        ids: The ids of its keys.
+        are_all_named: Whether each key has an id: one without may have signed any token.
 
     Raises:
         ValueError: It is no JWKS document.
@@ -268,6 +273,7 @@ class JwkSet:
             except (ValueError, TypeError, KeyError, AttributeError, JoseError) as error:
                 self.skipped.append(f"key {number}: {str(error)[:200] or type(error).__name__}")
         self.ids: Final = frozenset(key_id for key_id, _ in self._keys if key_id is not None)
+        self.are_all_named: Final = all(key_id is not None for key_id, _ in self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -283,7 +289,7 @@ class JwkSet:
         found = [
             key
             for known, key in self._keys
-            if key.key_type == kind and (key_id is None or known == key_id)
+            if key.key_type == kind and (None in (key_id, known) or known == key_id)
         ]
         return found[:_MAX_CANDIDATES]
 
@@ -319,6 +325,8 @@ class IssuerKeys:
         self.problem = ""
         self._clock = clock
         self._keys: JwkSet | None = None
+        self._asked: set[str] = set()
+        self._absent: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
         self._file_stamp: FileStamp | None = None
@@ -330,7 +338,7 @@ class IssuerKeys:
         if before.issuer.jwks == self.issuer.jwks:
             self.problem, self._keys = before.problem, before._keys
             self._read_at, self._tried_at = before._read_at, before._tried_at
-            self._file_stamp = before._file_stamp
+            self._file_stamp, self._absent = before._file_stamp, before._absent
         return self
 
     async def keys_for(self, key_id: str | None) -> JwkSet:
@@ -340,22 +348,39 @@ class IssuerKeys:
             Fault: AUTHORIZATION_FAILED: the key of the token cannot be read at the moment.
         """
         is_known = self._knows(key_id)
+        if not is_known and key_id is not None and len(self._asked) < _MAX_ASKED:
+            self._asked.add(key_id[:_MAX_KEY_ID])
         reading = self._read_if_due(is_known)
         if reading is not None and (self._is_file or not is_known):
             await asyncio.shield(reading)
-        # A key that is unknown after a failed read may be a new one.
-        is_missing = self.problem and not self._knows(key_id)
-        if self._keys is None or not self._is_trusted() or is_missing:
+        # A key that is unknown after a failed read, or was not yet looked for, may be a new one.
+        is_missing = self.problem or not (self._is_file or key_id in self._absent)
+        if self._keys is None or not self._is_trusted() or (is_missing and not self._knows(key_id)):
             wait = self._tried_at + _MIN_INTERVAL - self._clock()
-            why = f"the keys of {self.issuer.issuer} cannot be read"
+            keys = f"the keys of {self.issuer.issuer}"
+            is_unread = self.problem or not self._is_trusted()
+            why = (
+                f"{keys} cannot be read" if is_unread else f"{keys} were just read without its own"
+            )
             raise not_checkable(why, max(_MIN_DELAY, wait))
         return self._keys
 
+    async def keys_after(self, keys: JwkSet) -> JwkSet:
+        """Return the newest keys; read them again if that is due.
+
+        Args:
+            keys: Those of which none has signed a token that does not say which one has.
+        """
+        reading = self._read_if_due(False)
+        if reading is not None:
+            await asyncio.shield(reading)
+        return self._keys if self._keys is not None and self._is_trusted() else keys
+
     def _knows(self, key_id: str | None) -> bool:
-        """Return whether the key of a token is there; of one that names none, whether any is."""
+        """Return whether a key is there that the token of this key id may be of."""
         if self._keys is None or not self._is_trusted():
             return False
-        return key_id is None or key_id in self._keys.ids
+        return key_id is None or key_id in self._keys.ids or not self._keys.are_all_named
 
     def refresh(self) -> None:
         """Start to read the keys if they have been in use and are old."""
@@ -386,6 +411,7 @@ class IssuerKeys:
         return self._clock() - self._tried_at > _MIN_INTERVAL
 
     async def _read(self) -> None:
+        asked, self._asked = self._asked, set()
         stamp = (
             file_stamp(Path(self.issuer.jwks)) if self._is_file else None
         )  # it may change meanwhile
@@ -403,6 +429,8 @@ class IssuerKeys:
                 )
             if self.problem:
                 _logger.info("The keys of %s can be read again.", self.issuer.issuer)
+            known = self._keys.ids if self._keys is not None else frozenset()
+            self._absent = (known | asked) - keys.ids
             self._keys = keys
             self._read_at = self._clock()
             self.problem = ""
@@ -442,7 +470,27 @@ def _load(location: str) -> bytes:
     return content
 
 
-def _verified_claims(token: str, keys: Sequence[Key]) -> dict[str, Any]:
+async def _verified_claims(
+    token: str, header: Mapping[str, Any], issuer_keys: IssuerKeys, keys: JwkSet
+) -> dict[str, Any]:
+    """Return the claims of a token that one of an issuer's keys has signed.
+
+    Raises:
+        JoseError, ValueError, TypeError, KeyError: None has.
+    """
+    key_id = _key_id(header)
+    try:
+        return _claims_of(token, keys.candidates(key_id, header.get("alg")))
+    except (JoseError, ValueError, TypeError, KeyError):
+        if key_id in keys.ids:
+            raise
+        newer = await issuer_keys.keys_after(keys)
+        if newer is keys:
+            raise
+        return _claims_of(token, newer.candidates(key_id, header.get("alg")))
+
+
+def _claims_of(token: str, keys: Sequence[Key]) -> dict[str, Any]:
     """Return the claims of a token that one of the keys has signed.
 
     Raises:
@@ -478,12 +526,10 @@ async def verify_token(
     if issuer_keys is None:
         raise unauthenticated("The issuer of this token is not trusted.")
     issuer = issuer_keys.issuer
-    key_id = header.get("kid")
-    key_id = key_id if isinstance(key_id, str) else None
-    keys = await issuer_keys.keys_for(key_id)
+    keys = await issuer_keys.keys_for(_key_id(header))
     claims: Mapping[str, Any] = {}
     try:
-        claims = _verified_claims(token, keys.candidates(key_id, header.get("alg")))
+        claims = await _verified_claims(token, header, issuer_keys, keys)
         registry = jwt.JWTClaimsRegistry(
             now=int(now()),
             leeway=LEEWAY,
@@ -502,6 +548,11 @@ async def verify_token(
             _name(issuer, claims) if claims else "",  # its signature is right
         ) from None
     return replace(principal_from_claims(issuer, claims), token=token)
+
+
+def _key_id(header: Mapping[str, Any]) -> str | None:
+    key_id = header.get("kid")
+    return key_id if isinstance(key_id, str) else None
 
 
 def claimed_issuer(token: str) -> str:
