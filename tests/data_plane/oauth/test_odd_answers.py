@@ -217,6 +217,30 @@ async def test_metadata_of_the_root_at_the_place_of_an_issuer_are_passed_over(
         await runner.cleanup()
 
 
+async def test_metadata_of_another_issuer_beside_an_outage_are_no_lasting_error(
+    guarded: Guarded,
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        is_asked_last = request.path.startswith("/realms")
+        metadata = {"issuer": "https://other.example", "token_endpoint": "https://other.example/t"}
+        return web.json_response(metadata, status=503 if is_asked_last else 200)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    guarded.protected = {
+        "authorization_servers": [f"http://127.0.0.1:{runner.addresses[0][1]}/realms/a"]
+    }
+    try:
+        with pytest.raises(AuthorizationError, match="503") as caught:
+            await obtained(guarded)
+        assert not caught.value.is_lasting
+    finally:
+        await runner.cleanup()
+
+
 async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
     app = web.Application()
 
@@ -330,6 +354,9 @@ REGISTERED = Client("registered", "word", auth_method="client_secret_post")
         (200, "bad_refresh_token", None, True, True),
         (400, "invalid_request", None, False, True),
         (400, "access_denied", None, False, True),
+        (400, "", None, False, True),
+        (401, "", None, False, True),
+        (403, "", None, False, False),
         (401, "invalid_client", REGISTERED, False, True),
         (401, "invalid_client", None, False, False),
         (400, "invalid_target", None, False, False),

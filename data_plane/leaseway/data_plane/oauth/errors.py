@@ -20,6 +20,7 @@ class AuthorizationError(Exception):
         code: OAuth's own error code, or empty.
         url: The address that failed, or empty.
         is_outage: Whether there was no response, or one that says that it is about the moment.
+        is_unexplained: Whether the request was refused without a code of OAuth.
         is_lasting: Whether another try fails in the same way until somebody acts.
         needs_login: Whether a person must log in (again).
         has_ended: Whether there was a login that has expired or was revoked.
@@ -28,6 +29,7 @@ class AuthorizationError(Exception):
     """
 
     is_of_caller = False
+    is_unexplained = False
 
     def __init__(
         self,
@@ -49,6 +51,12 @@ class AuthorizationError(Exception):
         self.needs_login = needs_login
         self.has_ended = has_ended
         self.retry_delay = retry_delay
+
+
+class UnexplainedRefusalError(AuthorizationError):
+    """A request was refused, and nothing says why."""
+
+    is_unexplained = True
 
 
 def described(text: str) -> str:

@@ -432,7 +432,7 @@ def _first_document(
             first place of one of them may have the metadata of another.
 
     Raises:
-        AuthorizationError: None exists, and one should or may: a response was missing.
+        AuthorizationError: None is the right one, and one should or may be: a response was missing.
     """
     failure: AuthorizationError | None = None
     first: dict[str, Any] | None = None
@@ -461,10 +461,11 @@ def _first_document(
             failure = failure or AuthorizationError(
                 f"{place_of(place)}{named} answered with HTTP status {response.status}",
                 url=place,
+                is_outage=response.status >= 500 or response.status == 429,
                 retry_delay=retry_delay(response.headers),
             )
             if response.status == 429:
                 busy.add(host)
-    if first is None and failure is not None:
-        raise failure
+    if failure is not None and (first is None or failure.is_outage):
+        raise failure  # the right one may be where a response was missing
     return first

@@ -14,7 +14,11 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from leaseway.data_plane.oauth.errors import AuthorizationError, described
+from leaseway.data_plane.oauth.errors import (
+    AuthorizationError,
+    UnexplainedRefusalError,
+    described,
+)
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
 from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, ProofKey, nonce_of
 from leaseway.data_plane.oauth.web import (
@@ -53,6 +57,8 @@ _MAX_ACCEPTED: Final = 1_024
 _accepted: Final[dict[tuple[str, str], str]] = {}
 """How a client's secret was accepted where the likeliest way was not, by endpoint and client: some
 authorization servers lock clients that are refused time and again."""
+_REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)
+"""The statuses of refusals (RFC 6749, section 5.2), which some servers send without a code."""
 _TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _RSA_ALGORITHMS: Final = ("RS256", "PS256")
 _EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
@@ -456,7 +462,8 @@ def refusal(server: AuthorizationServer, response: Response) -> AuthorizationErr
     difference = _clock_difference(response)
     if difference and not is_temporary:
         text += f" (its clock differs from the worker's by {difference:.0f} s)"
-    return AuthorizationError(
+    is_unexplained = not code and response.status in _REFUSALS
+    return (UnexplainedRefusalError if is_unexplained else AuthorizationError)(
         text,
         code=code,
         is_outage=is_temporary,

@@ -234,7 +234,7 @@ class SealedTokens:
         except AuthorizationError as error:
             if not error.is_lasting or error.code not in _ENDED:
                 store.end_spending(login.key)  # as far as anybody knows, it was not spent
-                if error.is_lasting and _needs_another(login, error.code):
+                if _needs_another(login, error):
                     self._refuse(store, login, error)
                 raise
             self._end(store, login, "has expired or was revoked")
@@ -411,16 +411,19 @@ def _key_for(login: Login, wanted: Wanted, attempt: Attempt) -> ProofKey | None:
     return key_of(login) or (ProofKey.create(PROOF_ALGORITHMS[0]) if is_needed else None)
 
 
-def _needs_another(login: Login, code: str) -> bool:
+def _needs_another(login: Login, error: AuthorizationError) -> bool:
     """Return whether a refusal to renew a login is one that another login may help against.
 
     A client that was registered for the login may be forgotten; the next login registers another
-    one. Some authorization servers have other codes for a refresh token that they do not accept.
-    The login stays, because they may be wrong.
+    one. Some authorization servers have other codes for a refresh token that they do not accept, or
+    none. The login stays, because they may be wrong.
     """
+    code = error.code
+    if not error.is_lasting or not code:
+        return error.is_unexplained
     if code in OF_CLIENT:
         return bool(login.metadata.get(CLIENT))
-    return bool(code) and code not in _OF_REQUEST
+    return code not in _OF_REQUEST
 
 
 def client_of(login: Login, configured: Client) -> Client:
