@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from joserfc import jwt
@@ -39,7 +40,7 @@ class Issuing:
 
     def _load(self, _location: str) -> bytes:
         self.reads += 1
-        entries = [dict(key.as_dict(private=False)) for key in self.keys]
+        entries: list[dict[str, Any]] = [dict(key.as_dict(private=False)) for key in self.keys]
         if not self.are_named:
             entries = [{**entry, "kid": None} for entry in entries]
         return json.dumps({"keys": entries}).encode()

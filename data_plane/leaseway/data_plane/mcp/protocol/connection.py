@@ -109,6 +109,9 @@ class Peer(Dispatcher[TransportContext]):
     has_headers = False
     """Whether calls carry headers, as over HTTP."""
 
+    lacks_token = False
+    """Whether requests wait for a token, or get none."""
+
     transport_type = ""
     garbage = echoes = 0
 

@@ -144,6 +144,10 @@ class HttpConnection(Peer):
         """The session that the server opened; empty for a configured one, which may be a secret."""
         return self._endpoint.session_id if self._endpoint.session_is_ours else ""
 
+    @property
+    def lacks_token(self) -> bool:  # type: ignore[override]  # of its endpoint
+        return self._endpoint.lacks_token
+
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
         """Register arguments that are sent in headers; skip tools with invalid ones."""
         return self._params.accept(tools) if self.era.modern else tools

@@ -42,6 +42,7 @@ class HttpEndpoint:
     Attributes:
         session_id: The session of requests; empty for none.
         session_is_ours: Whether we opened the session and must end it.
+        lacks_token: Whether the last request has no token yet, or got none.
         route: How requests leave the worker.
 
     Raises:
@@ -61,7 +62,7 @@ class HttpEndpoint:
         self.outgoing = outgoing
         self.route = find_route(server, outgoing, self.url)
         self.session_id = session_id
-        self.session_is_ours = False
+        self.session_is_ours = self.lacks_token = False
         self._server = server
         self._http = http
         self._headers = check_headers(server, headers)
@@ -102,16 +103,20 @@ class HttpEndpoint:
         if authorization is None:
             return await self._follow(method, sent, body, None)
         for left in reversed(range(MAX_SENDS)):
+            self.lacks_token = True
             credential = await authorization.credential()
+            self.lacks_token = False
             response = await self._follow(method, sent, body, credential)
             if response.status not in REFUSED:
                 return response
             if body is not None:
                 body.mark_written(False)  # the server did nothing with it
             try:
+                self.lacks_token = True
                 is_renewed = await authorization.refused(
                     credential, response.status, response.headers
                 )
+                self.lacks_token = False
             except BaseException:
                 response.release()
                 raise

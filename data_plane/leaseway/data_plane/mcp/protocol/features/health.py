@@ -4,6 +4,9 @@ A server that works on a call is not pinged: the caller's deadline limits that t
 pinged when it has been idle and silent for a while, and sooner if a call was abandoned and nothing
 has been received since that call started. A server with session state first gets the time of one
 call: it may still work on the abandoned one, and cannot be replaced.
+
+A ping that was not sent, because there is no token for it, says nothing about the server: it is
+tried again later. The session of an idle person outlives the person's token.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.spec.model import ServerSpec
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 
 _MAX_PINGS: Final = 10
 """Pings of an unreachable endpoint."""
+_UNSENT: Final = OF_AUTHORIZATION | {Reason.USER_REQUIRED}
+"""Why a ping is not sent to a server that may be well."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,28 @@ def default_patience(spec: ServerSpec) -> Patience:
 
 async def until_unresponsive(peer: Peer, patience: Patience) -> Fault:
     """Ping the server until it no longer answers; return the fault."""
+    not_before = 0.0
     while True:
-        await _until_due(peer, patience)
-        fault = await _check(peer, patience)
-        if fault is not None and not peer.may_be_silent:
-            return fault
+        await _until_due(peer, patience, not_before)
+        try:
+            fault = await _check(peer, patience)
+        except _UnsentError:
+            not_before = time.monotonic() + patience.idle
+        else:
+            if fault is not None and not peer.may_be_silent:
+                return fault
 
 
-async def _until_due(peer: Peer, patience: Patience) -> None:
+class _UnsentError(Exception):
+    """There is no token for a ping."""
+
+
+async def _until_due(peer: Peer, patience: Patience, not_before: float) -> None:
     liveness = peer.liveness
     while True:
         may_be_silent = peer.may_be_silent
         silence = patience.doubt if liveness.in_doubt else patience.idle
-        remaining = liveness.received_at + silence - time.monotonic()
+        remaining = max(not_before, liveness.received_at + silence) - time.monotonic()
         if not may_be_silent and remaining <= 0:
             return
         liveness.wake.clear()
@@ -73,6 +87,9 @@ async def _check(peer: Peer, patience: Patience) -> Fault | None:
     """Ping; retry an unreachable endpoint until the time is up.
 
     Some servers ignore what they do not know, and know no ping: they still list their tools.
+
+    Raises:
+        _UnsentError: No ping could be sent.
     """
     started = time.monotonic()
     lost: Fault | None = None
@@ -83,9 +100,12 @@ async def _check(peer: Peer, patience: Patience) -> Fault | None:
                 lost = await _ping(peer)
                 if lost is None:
                     return None
+                if lost.reason in _UNSENT:
+                    raise _UnsentError
                 await asyncio.sleep(patience.answer / _MAX_PINGS)
     except TimeoutError:
-        pass
+        if peer.lacks_token:
+            raise _UnsentError from None
     finally:
         probing.cancel()
     # Any message is a sign of life, for example from a server without ping.
