@@ -501,14 +501,15 @@ async def test_two_keys_with_one_id_are_both_tried(
         assert (await auth.principal(f"Bearer {token(signer)}")).tenant == "acme"
 
 
-async def test_a_key_for_encryption_verifies_no_token(
-    issued: tuple[Authenticator, ECKey], tmp_path: Path
+async def test_a_key_for_encryption_verifies_no_token_and_is_no_problem(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     auth, key = issued
     entry = {**key.as_dict(private=False), "use": "enc"}
     document = {"keys": [entry, ec_key("second").as_dict(private=False)]}
     (tmp_path / "jwks.json").write_text(json.dumps(document))
     await refused(auth, token(key))
+    assert not caplog.text, "it is no mistake"
 
 
 class Issuing:

@@ -268,6 +268,8 @@ class JwkSet:
         self.skipped: list[str] = []
         self._keys: list[tuple[str | None, Key]] = []
         for number, entry in enumerate(entries, start=1):
+            if _is_for_others(entry):
+                continue
             try:
                 self._keys.append(_signing_key(entry))
             except (ValueError, TypeError, KeyError, AttributeError, JoseError) as error:
@@ -294,6 +296,15 @@ class JwkSet:
         return found[:_MAX_CANDIDATES]
 
 
+def _is_for_others(entry: object) -> bool:
+    """Return whether an entry is no key for signatures, as many issuers have one for encryption."""
+    if not isinstance(entry, dict):
+        return False
+    use, operations = entry.get("use"), entry.get("key_ops")
+    is_listed = isinstance(operations, list) and "verify" not in operations
+    return use not in (None, "sig") or is_listed
+
+
 def _signing_key(entry: object) -> tuple[str | None, Key]:
     """Return the id and the key of an entry of a JWKS document."""
     if not isinstance(entry, dict):
@@ -302,8 +313,6 @@ def _signing_key(entry: object) -> tuple[str | None, Key]:
     key_id = members.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         raise ValueError("its kid is no string")
-    if members.get("use", "sig") != "sig" or "verify" not in members.get("key_ops", ["verify"]):
-        raise ValueError("it does not verify signatures")
     if members.get("kty") not in _KEY_TYPES.values():
         raise ValueError("its kty is none of RSA, EC and OKP")
     return key_id, JWKRegistry.import_key(members)
