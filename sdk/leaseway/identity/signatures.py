@@ -21,7 +21,7 @@ class Signatures(JWSRegistry):
         algorithms: Their names.
     """
 
-    max_header_length = bounds.MIB  # whole tokens have a bound, before they are read
+    max_header_length = max_payload_length = bounds.MIB  # whole tokens have a bound before
 
     def __init__(self, algorithms: Collection[str]) -> None:
         super().__init__(algorithms=algorithms, strict_check_header=False)
