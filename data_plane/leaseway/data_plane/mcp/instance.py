@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.definitions.sharing import shared, shared_items
+from leaseway.data_plane.core.definitions.sharing import shared_items
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ClientState,
@@ -236,7 +236,7 @@ class Instance:
             raise self._closed_fault()
         try:
             async with asyncio.timeout(self.spec.startup_timeout):
-                self.tools = shared(await self._session.list_tools(), self.tools)
+                self.tools = await self._session.list_tools(self.tools)
         except Exception as error:
             raise self._start_fault(error) from error
         return self.tools
@@ -368,10 +368,8 @@ class Instance:
         return _import_mcp(), self._load_connect()
 
     async def _live(self, session: McpSession, known_version: str) -> None:
-        lists_tools = bool(self._listed) if self._listed is not None else None
-        async with session.opened(self._deadline, known_version, lists_tools=lists_tools) as tools:
-            self.protocol_version = session.protocol_version
-            self.tools = shared(tools, self._listed or {})
+        async with session.opened(self._deadline, known_version, listed=self._listed) as tools:
+            self.protocol_version, self.tools = session.protocol_version, tools
             self.introduction = session.introduction
             if not self._greeting.is_legacy:  # otherwise the server may have a newer one, too
                 self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)

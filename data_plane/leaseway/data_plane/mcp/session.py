@@ -19,6 +19,7 @@ from mcp_types import ServerCapabilities
 from pydantic import ValidationError
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
+from leaseway.data_plane.core.definitions.sharing import shared
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.context import Connect, ServerContext, UnopenedConnection
@@ -147,7 +148,7 @@ class McpSession:
 
     @contextlib.asynccontextmanager
     async def opened(
-        self, deadline: float, known_version: str, *, lists_tools: bool | None = None
+        self, deadline: float, known_version: str, *, listed: Mapping[str, bytes] | None = None
     ) -> AsyncIterator[Mapping[str, bytes]]:
         """Open the connection, negotiate a protocol version, and yield the tools.
 
@@ -156,7 +157,7 @@ class McpSession:
         Args:
             deadline: For all of that, on the loop's clock.
             known_version: The protocol version of another instance of the server, or empty.
-            lists_tools: Whether another instance of the server listed tools; None if unknown.
+            listed: The tools that another instance of the server listed; None if unknown.
 
         Raises:
             Exception: Any error; `start_fault` converts it.
@@ -172,7 +173,7 @@ class McpSession:
             try:
                 async with asyncio.timeout_at(deadline):
                     await changes.opened(_OPENING)
-                    tools = await self._first_tools(deadline, lists_tools)
+                    tools = await self._first_tools(deadline, listed)
                 self._subscriptions = InstanceSubscriptions(
                     self._spec.key.server_id, client, peer, self._spec.call_timeout
                 )
@@ -240,17 +241,20 @@ class McpSession:
             )
             raise not_started(self._spec.key.server_id, "START_FAILED", text)
 
-    async def _first_tools(self, deadline: float, lists_tools: bool | None) -> Mapping[str, bytes]:
+    async def _first_tools(
+        self, deadline: float, listed: Mapping[str, bytes] | None
+    ) -> Mapping[str, bytes]:
         """List the tools of a server that has just started.
 
         Some servers connect to what has their tools only then: they list none until that is done,
         or answer with an error, and do not tell when it is. So they are asked again for a moment.
         """
         loop = asyncio.get_running_loop()
-        is_known_to_have_none = lists_tools is False  # as many have that declare tools
+        known = listed or {}
+        is_known_to_have_none = listed is not None and not listed  # as many that declare tools
         for pause in () if is_known_to_have_none else _PAUSES:
             try:
-                tools = await self.list_tools(keeps_part=True)
+                tools = await self.list_tools(known, keeps_part=True)
             except (ConnectionLost, InvalidResponse):
                 raise
             except MCPError:
@@ -260,12 +264,15 @@ class McpSession:
                 if tools or not self._has_tools or loop.time() + pause >= deadline:
                     return tools
             await asyncio.sleep(pause)
-        return await self.list_tools(keeps_part=True)
+        return await self.list_tools(known, keeps_part=True)
 
-    async def list_tools(self, *, keeps_part: bool = False) -> Mapping[str, bytes]:
+    async def list_tools(
+        self, known: Mapping[str, bytes], *, keeps_part: bool = False
+    ) -> Mapping[str, bytes]:
         """List the tools and let the connection call them.
 
         Args:
+            known: Definitions that are in memory already: equal ones are the same objects.
             keeps_part: Whether a part is better than an error: there is no earlier list.
 
         Raises:
@@ -280,7 +287,7 @@ class McpSession:
         )
         self.skipped = (*self._not_introduced, *listed.skipped)
         self.changed = (*self._corrected, *listed.changed)
-        return self.peer.accept(listed.definitions)
+        return self.peer.accept(shared(listed.definitions, known))
 
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources
