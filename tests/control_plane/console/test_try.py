@@ -25,6 +25,13 @@ async def tried(
     sent: str | None = None,
 ) -> dict[str, Any]:
     """Try a tool of a server that the worker has, and return what the page gets."""
+    actions = actions_for(worker, monkeypatch, shared=shared)
+    server = "kit" if shared else "desk"
+    return await actions.try_tool(server, "echo", "acme", arguments or {}, OPERATOR, sent)
+
+
+def actions_for(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, *, shared: bool) -> Actions:
+    """Return the actions of a console that finds a worker's server."""
     record = SimpleNamespace(
         id=worker.id, hello=SimpleNamespace(address=SimpleNamespace(address=worker.ref.address))
     )
@@ -33,8 +40,7 @@ async def tried(
     plane.state.visible.view.return_value.servers.get.return_value = served
     actions = Actions(plane, "the-shared-key")
     monkeypatch.setattr(actions, "_worker_for", lambda _served, _key: record)
-    server = "kit" if shared else "desk"
-    return await actions.try_tool(server, "echo", "acme", arguments or {}, OPERATOR, sent)
+    return actions
 
 
 @pytest.mark.parametrize(
@@ -65,6 +71,17 @@ async def test_a_lease_that_a_try_acquires_is_released(monkeypatch: pytest.Monke
         assert worker.leases == {}
     ((tenant, session),) = worker.released_for
     assert (tenant, session) == ("acme", worker.calls[0].session)
+
+
+async def test_tries_of_one_call_share_a_session_as_an_approval_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeWorker() as worker:
+        actions = actions_for(worker, monkeypatch, shared=False)
+        for amount in 5, 5, 6:
+            await actions.try_tool("desk", "echo", "acme", {"amount": amount}, OPERATOR, None)
+        first, again, other = (call.session for call in worker.calls)
+    assert first == again != other
 
 
 async def test_a_refused_try_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:

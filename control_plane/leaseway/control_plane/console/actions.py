@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import secrets
 import time
@@ -60,6 +61,7 @@ class Actions:
         self._plane = plane
         self._key = key
         self._commands = OperatorCommands(plane)
+        self._session_key = secrets.token_bytes(32)
 
     async def revoke(self, lease_id: str, who: Principal) -> Json:
         """Revoke a lease and wait for its end.
@@ -130,7 +132,8 @@ class Actions:
             ActionRefused: The call was rejected or failed.
         """
         tenant = tenant or DEFAULT_TENANT
-        session = f"console-{secrets.token_hex(8)}"
+        encoded = json.dumps(arguments)
+        session = self._session_of(who.name, tenant, server_id, tool, encoded)
         served = self._plane.state.visible.view(tenant).servers.get(server_id)
         if served is None:
             raise ActionRefused(f"Server '{server_id}' is not available to tenant '{tenant}' now.")
@@ -149,7 +152,7 @@ class Actions:
         timeout = min(served.spec.call_timeout, _MAX_CALL_TIMEOUT)
         began = time.perf_counter()
         try:
-            result = await call_placed(call, json.dumps(arguments).encode(), _TryEvents(), timeout)
+            result = await call_placed(call, encoded.encode(), _TryEvents(), timeout)
         except LeasewayError as error:
             raise ActionRefused(f"{error.reason.value}: {_told(error)}") from None
         return {
@@ -158,6 +161,15 @@ class Actions:
             "is_error": result.is_error,
             "result": json.loads(result.payload or b"{}"),
         }
+
+    def _session_of(self, *call: str) -> str:
+        """Return the session of a try: another try of the same call has the same one.
+
+        So the call can use the approval that its first try has asked for, which counts in one
+        session only if the server is leased.
+        """
+        said = json.dumps(call).encode()
+        return f"console-{hashlib.blake2b(said, digest_size=8, key=self._session_key).hexdigest()}"
 
     async def logs(self, server_id: str, tenant: str) -> Json:
         """Return the last stderr lines of a server's instances on all workers.
