@@ -65,8 +65,8 @@ class Authority:
                 self._answer(authority.status, authority.claims)
 
             def do_GET(self) -> None:
-                found = self.path == "/.well-known/openid-configuration"
-                self._answer(200 if found else 404, authority.metadata)
+                found = authority.places.get(self.path)
+                self._answer(404 if found is None else 200, found)
 
             def _answer(self, status: int, document: object) -> None:
                 body = json.dumps(document).encode()
@@ -85,6 +85,7 @@ class Authority:
             "issuer": self.issuer,
             "introspection_endpoint": self.endpoint,
         }
+        self.places = {"/.well-known/openid-configuration": self.metadata}
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -161,10 +162,24 @@ async def test_an_active_token_has_the_tenant_agent_user_and_roles_of_the_answer
     assert auth.issuers == (authority.issuer,)
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["/o/.well-known/oauth-authorization-server", "/.well-known/openid-configuration/o"],
+)
+async def test_the_endpoint_is_found_where_metadata_of_openid_do_not_name_it(
+    build: Build, authority: Authority, place: str
+) -> None:
+    named = {"issuer": f"{authority.issuer}/o"}
+    authority.places["/o/.well-known/openid-configuration"] = dict(named)
+    authority.places[place] = {**authority.metadata, **named}
+    auth = build(issuer=f'"{authority.issuer}/o"')
+    assert (await sent(auth)).tenant == "acme"
+
+
 async def test_the_endpoint_can_be_written_and_the_client_be_named_in_the_form(
     build: Build, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority.metadata = {}
+    authority.places.clear()
     monkeypatch.setenv("INTROSPECTION_SECRET", "from a variable")
     auth = build(
         issuer='"https://login.example"',

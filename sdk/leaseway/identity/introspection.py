@@ -275,6 +275,7 @@ def _endpoint_of(issuer: str) -> str:
     places = dict.fromkeys(
         (
             f"{origin}/.well-known/oauth-authorization-server{path}",
+            f"{origin}{path}/.well-known/oauth-authorization-server",
             f"{origin}{path}/.well-known/openid-configuration",
             f"{origin}/.well-known/openid-configuration{path}",
         )
@@ -292,7 +293,7 @@ def _endpoint_of(issuer: str) -> str:
             failure = f"{place} has no metadata of {issuer}"
             continue
         endpoint = document.get("introspection_endpoint")
-        if not isinstance(endpoint, str) or not is_protected(endpoint):
-            raise ValueError(f"{place} names no https introspection_endpoint; write endpoint")
-        return endpoint
+        if isinstance(endpoint, str) and is_protected(endpoint):
+            return endpoint
+        failure = f"{place} names no https introspection_endpoint"  # OpenID's need not
     raise FetchError(f"{failure}; write endpoint in [introspection] if it has no metadata")
