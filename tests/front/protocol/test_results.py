@@ -181,6 +181,17 @@ def test_a_result_that_does_not_fit_its_schema_becomes_an_error_with_all_that_it
     assert "structuredContent" not in changed
 
 
+def test_an_error_that_does_not_fit_says_nothing_else() -> None:
+    unfit = {"leaseway/unfit": "$: no"}
+    result = {"content": [], "structuredContent": {"a": 1}, "_meta": unfit, "isError": True}
+    changed = json.loads(fitting_result(encode(result)))
+    assert changed == {
+        "content": [{"type": "text", "text": '{"a":1}'}],
+        "_meta": unfit,
+        "isError": True,
+    }
+
+
 @pytest.mark.parametrize(
     "result",
     [

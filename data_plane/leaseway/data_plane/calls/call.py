@@ -322,9 +322,9 @@ class ActiveCall(Struct, eq=False):
     def handle_unchecked(self, outcome: Outcome) -> None:
         """End a call of a tool with an output schema, after its result is checked."""
         check = self.plan.results if isinstance(self.plan, ToolPlan) else None
-        if check is not None and outcome.fault is None and not outcome.is_error:
-            outcome.payload, why = check.fitted(outcome.payload)
-            if why and not check.was_reported:
+        if check is not None and outcome.fault is None:
+            outcome.payload, why = check.fitted(outcome.payload, is_error=outcome.is_error)
+            if why and not outcome.is_error and not check.was_reported:
                 check.was_reported = True
                 _logger.warning(
                     "A result of %s:%s does not fit the output schema that the server lists (%s); "

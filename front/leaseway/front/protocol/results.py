@@ -117,12 +117,13 @@ def fitting_result(payload: bytes) -> bytes:
     structured = bytes(members.pop("structuredContent", b"null"))
     if structured != b"null" and not _is_said(content, structured):
         content.append(_text(structured.decode()))
-    content.append(
-        _text(
-            "The tool has run, and this is its result. It is marked as an error because clients "
-            f"reject results that do not fit the tool's output schema: {why}"
+    if bytes(members.get("isError", b"")) != b"true":
+        content.append(
+            _text(
+                "The tool has run, and this is its result. It is marked as an error because "
+                f"clients reject results that do not fit the tool's output schema: {why}"
+            )
         )
-    )
     return encode({**members, "content": content, "isError": True})
 
 

@@ -11,6 +11,11 @@ _FROM_URLS: Final = bytes.maketrans(b"-_", b"+/")
 _SEARCHED: Final = 4096
 _MAX_PADDING: Final = 3
 _WHITE_SPACE: Final = b" \t\r\n"
+_MAX_HEADER: Final = 256
+_looks: Final = re.compile(rb"[A-Za-z0-9+/\s\\]*={0,2}\s*").fullmatch
+"""Also the backslash of escapes in JSON."""
+_IMPOSSIBLE: Final = 1
+"""Characters of base64 without padding that remain of groups of four in no base64."""
 
 
 def standard(text: bytes | memoryview) -> bytes | memoryview:
@@ -23,6 +28,30 @@ def standard(text: bytes | memoryview) -> bytes | memoryview:
         text = bytes(text).translate(_FROM_URLS)
     missing = -len(text) % 4
     return bytes(text) + b"=" * missing if 0 < missing < _MAX_PADDING else text
+
+
+def looks_standard(text: bytes | memoryview) -> bool:
+    """Return whether a text seems to be base64 with the usual alphabet, judged by its ends.
+
+    Args:
+        text: It may also be what is between the quotes of a text in JSON.
+    """
+    start, end = bytes(text[:_SEARCHED]), bytes(text[-_SEARCHED:])
+    if not (_looks(end) and (len(text) <= _SEARCHED or _looks(start))):
+        return False
+    length = len(text) - end.count(b"=")
+    return len(start.split()) > 1 or b"\\" in start or length % 4 != _IMPOSSIBLE
+
+
+def split_data_url(text: bytes | memoryview) -> tuple[str, bytes | memoryview]:
+    """Return the MIME type and the base64 of a `data:` URL, or "" and the whole text."""
+    start = bytes(text[:_MAX_HEADER])
+    if start[:5].lower() != b"data:":
+        return "", text
+    header, comma, _ = start.partition(b",")
+    if not comma or not header.lower().endswith(b";base64"):
+        return "", text
+    return header[5:].decode(errors="replace"), text[len(header) + 1 :]
 
 
 def decoded(text: str) -> bytes:

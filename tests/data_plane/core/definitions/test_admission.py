@@ -119,7 +119,7 @@ ARRAY = {"type": "array", "items": {"type": "string"}}
         (
             True,
             {"items": [OBJECT], "additionalItems": False},
-            {"prefixItems": [OBJECT], "items": False},
+            {"prefixItems": [OBJECT], "maxItems": 1},
         ),
         (True, {"items": []}, {}),
         (True, {"minimum": "5", "title": None}, {}),

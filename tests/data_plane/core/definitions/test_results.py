@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.definitions.results import corrected, corrected_params, with_content
+from leaseway.data_plane.core.definitions.results import (
+    corrected,
+    corrected_params,
+    with_content,
+    with_contents,
+    with_messages,
+)
 from leaseway.data_plane.mcp.protocol.messages.results import read_result
 from leaseway.wire.bounds import MAX_VALUES
 
@@ -65,11 +71,39 @@ def test_contents_of_resources_likewise(contents: list[dict[str, Any]]) -> None:
     mcp_types.ReadResourceResult.model_validate_json(payload, by_name=False)
 
 
-@given(ITEM.filter(lambda item: not isinstance(item, list)))
-def test_messages_of_prompts_likewise(content: Any) -> None:
-    result = {"messages": [{"role": "user", "content": content}]}
+MESSAGE = ODD | st.fixed_dictionaries(
+    {},
+    optional={
+        "role": ODD | st.sampled_from(["user", "assistant", "system"]),
+        "content": ITEM | st.lists(ITEM, max_size=2),
+        "text": ODD,
+    },
+)
+
+
+@given(ODD | st.lists(MESSAGE, max_size=2), ODD)
+def test_messages_of_prompts_likewise(messages: Any, description: Any) -> None:
+    result = {"messages": messages, "description": description}
     payload, _, _ = read_result(json.dumps(result).encode())
     mcp_types.GetPromptResult.model_validate_json(payload, by_name=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        ([{"role": "system", "content": TEXT}], [{"role": "user", "content": TEXT}]),
+        ([{"role": "Model", "content": "x"}], [{"role": "assistant", "content": TEXT}]),
+        (["x", {"text": "x"}],
+         [{"role": "user", "content": TEXT},
+          {"text": "x", "role": "user", "content": TEXT}]),
+        ([{"role": "user", "content": [TEXT, "x"], "own": 1}],
+         [{"role": "user", "content": TEXT, "own": 1}] * 2),
+    ],
+)  # fmt: skip
+def test_messages_have_a_role_and_one_content_each(given: Any, messages: Any) -> None:
+    payload, _, changes = read_result(json.dumps({"messages": given}).encode())
+    assert json.loads(payload) == {"messages": messages}
+    assert changes
 
 
 @pytest.mark.parametrize(
@@ -95,6 +129,13 @@ def test_messages_of_prompts_likewise(content: Any) -> None:
          [{"type": "resource", "resource": {"uri": "resource:/a%20b.json", "text": "x"}}]),
         ([{"type": "resource", "resource": {"uri": None, "text": "x"}}],
          [{"type": "resource", "resource": {"uri": "resource:", "text": "x"}}]),
+        ([{"type": "resource", "uri": "a:b", "text": "x"}],
+         [{"type": "resource", "resource": {"uri": "a:b", "text": "x"}}]),
+        ([{"type": "resource-link", "uri": "a:b", "name": "b"}],
+         [{"type": "resource_link", "uri": "a:b", "name": "b"}]),
+        ([{"type": "markdown", "text": "x"}], [TEXT]),
+        ([{"type": "text", "value": "x"}],
+         [TEXT | {"text": '{"type": "text", "value": "x"}'}]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_changed_and_nothing_else(given: Any, content: Any) -> None:
@@ -102,6 +143,65 @@ def test_what_is_wrong_is_changed_and_nothing_else(given: Any, content: Any) -> 
     payload, changes = corrected(json.dumps(result).encode())
     assert json.loads(payload) == {**result, "content": content}
     assert changes
+
+
+@pytest.mark.parametrize(
+    ("data", "standard"),
+    [
+        (f"data:image/png;base64,{PNG}", PNG),
+        ("_-8_-w", "/+8/+w=="),
+        (f"b'{PNG}'", PNG),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 5_000])
+def test_media_are_base64_as_clients_in_javascript_read_it(
+    data: str, standard: str, size: int
+) -> None:
+    item = {"type": "image", "data": data, "mimeType": "image/png"}
+    resource = {"uri": "a:b", "blob": data, "mimeType": "image/png"}
+    content = [item, {"type": "resource", "resource": resource}, {**TEXT, "text": "x" * 2 * size}]
+    payload, _, _ = read_result(json.dumps({"content": content}).encode())
+    image, embedded, _ = json.loads(payload)["content"]
+    assert image == {**item, "data": standard}
+    assert embedded["resource"] == {**resource, "blob": standard}
+
+
+@pytest.mark.parametrize("data", ["/tmp/shot.png", "no base64!", "89504e470"])
+def test_what_is_no_base64_is_a_text(data: str) -> None:
+    item = {"type": "image", "data": data, "mimeType": "image/png"}
+    payload, _, _ = read_result(json.dumps({"content": [item]}).encode())
+    (text,) = json.loads(payload)["content"]
+    assert json.loads(text["text"]) == item
+    contents = [{"uri": "a:b", "blob": data}]
+    payload, _, _ = read_result(json.dumps({"contents": contents}).encode())
+    assert json.loads(payload) == {"contents": [{"uri": "a:b", "text": data}]}
+
+
+@pytest.mark.parametrize(
+    ("contents", "text"), [("x", "x"), ([{"text": {"a": 1}}], '{"a": 1}'), ([{"a": 1}], '{"a":1}')]
+)
+def test_what_is_said_of_a_resource_is_its_text(contents: Any, text: str) -> None:
+    payload, _, _ = read_result(json.dumps({"contents": contents}).encode())
+    assert json.loads(payload)["contents"][0]["text"] == text
+
+
+def test_a_progress_token_that_is_none_is_dropped() -> None:
+    result = {"content": [TEXT], "_meta": {"progressToken": None, "a": 1}}
+    payload, _, changes = read_result(json.dumps(result).encode())
+    assert json.loads(payload)["_meta"] == {"a": 1}
+    assert changes == "_meta.progressToken is null"
+
+
+def test_an_mcp_client_gets_types_that_mcp_does_not_name_as_texts() -> None:
+    item = {"type": "hologram", "depth": 3}
+    result = {"content": [TEXT, item]}
+    payload, _, changes = read_result(json.dumps(result).encode(), for_client=True)
+    text, shown = json.loads(payload)["content"]
+    assert (text, json.loads(shown["text"])) == (TEXT, item)
+    assert changes
+    messages = {"messages": [{"role": "user", "content": item}]}
+    payload, _, _ = read_result(json.dumps(messages).encode(), for_client=True)
+    mcp_types.GetPromptResult.model_validate_json(payload, by_name=False)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +275,21 @@ def test_a_result_without_content_says_as_a_text_what_it_says(
 ) -> None:
     payload = json.loads(with_content(json.dumps(result).encode()))
     assert payload == {"content": [{"type": "text", "text": text} for text in texts], **result}
+
+
+def test_prompts_and_resources_without_their_list_say_what_they_say() -> None:
+    result = json.loads(with_messages(b'{"description":"d","prompt":"x"}'))
+    assert result["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": '{"prompt":"x"}'}}
+    ]
+    assert json.loads(with_messages(b'{"description":"d"}'))["messages"] == []
+    assert json.loads(with_contents(b'{"uri":"a:b","text":"x"}')) == {
+        "contents": [{"uri": "a:b", "text": "x"}]
+    }
+    assert json.loads(with_contents(b'{"a":1}'))["contents"] == [
+        {"uri": "resource:", "text": '{"a":1}'}
+    ]
+    assert json.loads(with_contents(b'{"ttlMs":1}'))["contents"] == []
 
 
 @pytest.mark.parametrize("item", [b"0", b'{"type":"text","text":"","annotations":null}'])

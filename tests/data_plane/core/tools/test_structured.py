@@ -47,6 +47,14 @@ def test_what_fits_keeps_its_bytes(result: dict[str, Any]) -> None:
     assert check().fitted(payload) == (payload, "")
 
 
+def test_the_structured_content_of_an_error_is_checked_if_it_has_any() -> None:
+    error = {"content": [TEXT], "structuredContent": {"error": "x"}, "isError": True}
+    payload, why = check().fitted(json.dumps(error).encode(), is_error=True)
+    assert json.loads(payload)["_meta"]["leaseway/unfit"] == why
+    without = json.dumps({"content": [TEXT], "isError": True}).encode()
+    assert check().fitted(without, is_error=True) == (without, "")
+
+
 def test_nulls_of_optional_properties_are_left_out() -> None:
     given = {"id": 1, "price": None, "tags": [{"name": None, "other": None}]}
     result, why = fitted({"content": [TEXT], "structuredContent": given})

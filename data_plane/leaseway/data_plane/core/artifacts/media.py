@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
 from leaseway.wire.messages.artifact_refs import media_type
-from leaseway.wire.text.base64_text import standard
+from leaseway.wire.text.base64_text import split_data_url, standard
 
 MediaKind = Literal["image", "audio"]
 
@@ -27,7 +27,6 @@ DATA_MARK: Final = b'"data"'
 """Every result with media contains it, and few others do."""
 
 _UNKNOWN_TYPE: Final = "application/octet-stream"
-_MAX_HEADER: Final = 256
 _PART_SIZE: Final = 1 << 20  # characters, a multiple of 4; other threads run between parts
 _WHITE_SPACE: Final = b" \t\r\n"
 _ESCAPED: Final = re.compile(rb"[\\ ]")
@@ -206,7 +205,7 @@ def image_from_text(mime_type: str, text: str) -> EncodedMedia:
 
 
 def _build_media(kind: MediaKind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:
-    url_type, base64 = _split_data_url(text)
+    url_type, base64 = split_data_url(text)
     mime_type = media_type(mime_type) or media_type(url_type) or _UNKNOWN_TYPE
     return EncodedMedia(kind, mime_type, standard(base64))
 
@@ -221,17 +220,6 @@ def _characters(value: msgspec.Raw) -> bytes | memoryview:
     if _ESCAPED.search(raw):
         return _decode_text(value).encode().translate(None, _WHITE_SPACE)
     return raw
-
-
-def _split_data_url(text: bytes | memoryview) -> tuple[str, bytes | memoryview]:
-    """Return the MIME type and the base64 of a `data:` URL, or "" and the whole text."""
-    start = bytes(text[:_MAX_HEADER])
-    if start[:5].lower() != b"data:":
-        return "", text
-    header, comma, _ = start.partition(b",")
-    if not comma or not header.lower().endswith(b";base64"):
-        return "", text
-    return header[5:].decode(errors="replace"), text[len(header) + 1 :]
 
 
 def _encode_reference(members: _Members, media: EncodedMedia, stored: StoredMedia) -> bytes:

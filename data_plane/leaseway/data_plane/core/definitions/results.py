@@ -20,13 +20,20 @@ from leaseway.data_plane.core.definitions.members import Changes, Members, Reade
 from leaseway.wire.bounds import MIB
 from leaseway.wire.messages.artifact_refs import type_of_bytes
 from leaseway.wire.messages.portable_json import has_many_values
+from leaseway.wire.text.base64_text import looks_standard, split_data_url, standard
 
 HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
 """How a URI begins. Official clients in Python reject a whole result for contents of another."""
 _has_scheme: Final = re.compile(HAS_SCHEME).match
 _MAX_ITEMS: Final = 1_000
 """Items of a list that are corrected; a longer list stays as it is."""
-_OF_RESULTS: Final = frozenset({"structuredContent", "isError", "resultType", "_meta"})
+_OF_RESULTS: Final = frozenset(
+    {"structuredContent", "isError", "resultType", "_meta", "ttlMs", "cacheScope"}
+)
+_OF_ANY: Final = frozenset({"type", "annotations", "_meta"})
+"""Members of any item of content."""
+_OF_CONTENTS: Final = ("uri", "mimeType", "text", "blob")
+_OF_ALL_CONTENTS: Final = _OF_ANY.union(_OF_CONTENTS)
 _MAX_SAID: Final = MIB
 """Bytes of a text that repeats what a result says."""
 _MAX_VALUES: Final = 1_000
@@ -45,13 +52,22 @@ _value: Final = msgspec.json.Decoder().decode
 
 _COMMON: Final[Mapping[str, Reader]] = {"_meta": read.mapping}
 _RESOURCE: Final[Mapping[str, Reader]] = {**_COMMON, "mimeType": read.text}
+_PROMPT: Final[Mapping[str, Reader]] = {"description": read.text}
+
+_OF_MODELS: Final = frozenset({"assistant", "model", "ai", "bot"})
+"""Roles by which frameworks call what a model says; MCP has only this one and the user's."""
+_ROLES: Final = (b'"user"', b'"assistant"')
+_PYTHON_BYTES: Final = ("b'", 'b"')
+"""How base64 begins that Python wrote with `str`."""
 
 
-def corrected(result: bytes) -> tuple[bytes, str]:
+def corrected(result: bytes, *, for_client: bool = False) -> tuple[bytes, str]:
     """Return a result as MCP has it, and what was changed, in words; empty if nothing.
 
     Args:
         result: The `result` of a response.
+        for_client: Whether it is for an MCP client: types of content that MCP does not name, for
+            which such clients reject the whole, become texts.
 
     Raises:
         ValueError: It is no JSON object, or its `isError` says neither true nor false.
@@ -63,9 +79,15 @@ def corrected(result: bytes) -> tuple[bytes, str]:
         del members["resultType"]  # another wrong type says that the result is not complete
         changes.dropped("resultType", None)
     _correct_optional(members, _COMMON, changes)
+    _correct_token(members, changes)
+    if "messages" in members:
+        _correct_optional(members, _PROMPT, changes)
+        _part_messages(members, changes)
     for name, correct in _LISTS.items():
         if name in members:
             _correct_list(members, name, correct, changes)
+    if for_client:
+        _show_own_types(members, changes)
     return (msgspec.json.encode(members), str(changes)) if changes.any else (result, "")
 
 
@@ -75,6 +97,30 @@ def with_content(result: bytes) -> bytes:
     That is the text of what it says otherwise: models read only `content` in many clients.
     """
     members = _object(result)
+    return msgspec.json.encode({"content": _said(members), **members})
+
+
+def with_messages(result: bytes) -> bytes:
+    """Return the result of a prompt that has no `messages` with what it says otherwise."""
+    members = _object(result)
+    said = _said({name: value for name, value in members.items() if name not in _PROMPT})
+    messages = [{"role": "user", "content": text} for text in said]
+    return msgspec.json.encode({"messages": messages, **members})
+
+
+def with_contents(result: bytes) -> bytes:
+    """Return what was read of a resource without `contents` with what it says otherwise."""
+    members = _object(result)
+    if "text" in members or "blob" in members:  # it is the contents itself
+        own = {name: members.pop(name) for name in _OF_CONTENTS if name in members}
+        contents = [_contents(_raw(own), Changes())]
+    else:
+        contents = [_contents(_raw(text["text"]), Changes()) for text in _said(members)]
+    return msgspec.json.encode({"contents": contents, **members})
+
+
+def _said(members: _RawMembers) -> list[dict[str, str]]:
+    """Return a text with what a result says; none if that is nothing, or much."""
     structured = members.get("structuredContent")
     if structured is not None and not _starts(structured, b"null"):
         said = bytes(structured)
@@ -83,8 +129,16 @@ def with_content(result: bytes) -> bytes:
             {name: value for name, value in members.items() if name not in _OF_RESULTS}
         )
     is_text = said != b"{}" and len(said) <= _MAX_SAID
-    text = {"type": "text", "text": said.decode()}
-    return msgspec.json.encode({"content": [text] if is_text else [], **members})
+    return [{"type": "text", "text": said.decode()}] if is_text else []
+
+
+REQUIRED: Final[Mapping[str, tuple[str, Callable[[bytes], bytes]]]] = {
+    "": ("content", with_content),
+    "prompts/get": ("messages", with_messages),
+    "resources/read": ("contents", with_contents),
+}
+"""The member without which clients reject the result of a method, and what adds it; the method of
+tools is empty."""
 
 
 def without_type(result: bytes) -> bytes:
@@ -146,6 +200,35 @@ def _correct_flag(members: _RawMembers, changes: Changes) -> None:
         members["isError"] = _raw(_FLAGS[said])
 
 
+def _correct_token(members: _RawMembers, changes: Changes) -> None:
+    """Drop a progress token that is none: clients in JavaScript do not even read the response."""
+    meta = _object(members["_meta"]) if "_meta" in members else {}
+    token = _value(meta["progressToken"]) if "progressToken" in meta else ""
+    if not isinstance(token, str | int) or isinstance(token, bool):
+        del meta["progressToken"]
+        members["_meta"] = _raw(meta)
+        changes.dropped("_meta.progressToken", token)
+
+
+def _part_messages(members: _RawMembers, changes: Changes) -> None:
+    """Give each content of a prompt's message a message of its own: MCP has one in each."""
+    given = members["messages"]
+    if not _starts(given, b"[") or has_many_values(bytes(given)):
+        return
+    parted: list[msgspec.Raw] = []
+    for message in _list(given):
+        parts = _object(message) if _starts(message, b"{") else {}
+        if "content" in parts and _starts(parts["content"], b"["):
+            changes.add("the content of a message is a list")
+            contents = [
+                part if _starts(part, b"{") else _text_of(part) for part in _list(parts["content"])
+            ]
+            parted += [_raw({**parts, "content": content}) for content in contents]
+        else:
+            parted.append(message)
+    members["messages"] = _raw(parted)
+
+
 def _correct_optional(
     members: _RawMembers, readers: Mapping[str, Reader], changes: Changes, path: str = ""
 ) -> None:
@@ -179,6 +262,27 @@ def _replace(members: _RawMembers, given: Members, kept: Members) -> None:
             del members[name]
         elif kept[name] != value:
             members[name] = _raw(kept[name])
+
+
+def _show_own_types(members: _RawMembers, changes: Changes) -> None:
+    """Turn content of a type that MCP does not name into texts with its JSON."""
+    for name in ("content", "messages"):
+        given = members.get(name)
+        if given is None or has_many_values(bytes(given)):
+            continue
+        items = [_in_known_type(item, name, changes) for item in _list(given)]
+        if changes.any:
+            members[name] = _raw(items)
+
+
+def _in_known_type(item: msgspec.Raw, of: str, changes: Changes) -> msgspec.Raw:
+    members = _object(item)
+    if of == "messages":
+        return _raw({**members, "content": _in_known_type(members["content"], "content", changes)})
+    if _value(members["type"]) in _KINDS:
+        return item
+    changes.add("an item of content has a type that MCP does not name")
+    return _text_of(item)
 
 
 _Correct = Callable[[msgspec.Raw, Changes], msgspec.Raw]
@@ -226,7 +330,12 @@ def _kind(members: _RawMembers, changes: Changes) -> str:
     """Return the type of an item of content, and give it one by what it has; empty if it cannot."""
     kind = _value(members["type"]) if "type" in members else None
     if isinstance(kind, str):
-        return kind
+        meant = _SPELLED.get(_not_letters.sub("", kind.lower()), "")
+        if meant == kind or not (meant or _is_text(members, "text")):
+            return kind
+        changes.add("an item of content has a type that MCP does not name")
+        members["type"] = _raw(meant or "text")
+        return meant or "text"
     changes.add("an item of content has no type")
     kind = next((kind for name, kind in _SHOWS.items() if name in members), "")
     if kind:
@@ -236,11 +345,17 @@ def _kind(members: _RawMembers, changes: Changes) -> str:
 
 def _text_of(raw: msgspec.Raw) -> msgspec.Raw:
     """Return a text with a value: itself, or as JSON."""
-    text = raw if _starts(raw, b'"') else _raw(bytes(raw).decode())
-    return _raw({"type": "text", "text": text})
+    return _raw({"type": "text", "text": _shown(raw)})
+
+
+def _shown(raw: msgspec.Raw) -> msgspec.Raw:
+    """Return a text, or another value as a text with its JSON."""
+    return raw if _starts(raw, b'"') else _raw(bytes(raw).decode())
 
 
 def _read_text(members: _RawMembers, changes: Changes) -> bool:
+    if "text" not in members and not _OF_ANY.issuperset(members):
+        return False  # such as a text in `value`
     if not _is_text(members, "text"):
         given = members.get("text", msgspec.Raw(b"null"))
         changes.dropped("content.text", _sample(given))
@@ -249,11 +364,31 @@ def _read_text(members: _RawMembers, changes: Changes) -> bool:
 
 
 def _read_media(members: _RawMembers, changes: Changes) -> bool:
-    if not _is_text(members, "data"):
+    if not _correct_data(members, "data", changes):
         return False
     if not _is_text(members, "mimeType"):
         changes.add("content.mimeType is missing")
         members["mimeType"] = _raw(_type_of(members["data"]))
+    return True
+
+
+def _correct_data(members: _RawMembers, name: str, changes: Changes) -> bool:
+    """Correct base64, which clients in JavaScript check; return whether it is base64."""
+    if not _is_text(members, name):
+        return False
+    text = _value(members[name])
+    if looks_standard(text.encode()):
+        return True
+    if text.startswith(_PYTHON_BYTES):
+        text = text[2:-1]
+    kind, base64 = split_data_url(text.encode())
+    base64 = standard(base64)
+    if not looks_standard(base64):
+        return False
+    changes.add(f"{name} is not only base64 with the usual alphabet")
+    members[name] = _raw(bytes(base64).decode())
+    if kind and "mimeType" not in members:
+        members["mimeType"] = _raw(kind.partition(";")[0])
     return True
 
 
@@ -278,8 +413,15 @@ def _read_link(members: _RawMembers, changes: Changes) -> bool:
 
 
 def _read_embedded(members: _RawMembers, changes: Changes) -> bool:
+    if "resource" not in members and "uri" in members:  # the members of its contents are its own
+        changes.add("the members of a resource are those of its item")
+        own = {name: members.pop(name) for name in _OF_CONTENTS if name in members}
+        members["resource"] = _raw(own)
     resource = members.get("resource", msgspec.Raw(b"null"))
     if not _starts(resource, b"{"):
+        return False
+    contents = _object(resource)
+    if not (_is_text(contents, "text") or _is_text(contents, "blob")):
         return False
     members["resource"] = _contents(resource, changes)
     return True
@@ -288,7 +430,8 @@ def _read_embedded(members: _RawMembers, changes: Changes) -> bool:
 def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     """Correct the contents of one resource."""
     if not _starts(item, b"{"):
-        return item
+        changes.add("the contents of a resource are no object")
+        item = _raw({"text": _shown(item)})
     members = _object(item)
     before = dict(members)
     _correct_optional(members, _RESOURCE, changes, "contents.")
@@ -296,27 +439,44 @@ def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     if not _has_scheme(uri):
         changes.add("the URI of contents has no scheme")
         members["uri"] = _raw(f"resource:{quote(uri)}")
+    meant = _raw("")
     for name in ("text", "blob"):
         if name in members and not _is_text(members, name):
-            changes.dropped(f"contents.{name}", _sample(members.pop(name)))
+            changes.dropped(f"contents.{name}", _sample(members[name]))
+            if not _starts(members[name], b"null"):
+                meant = _shown(members[name])
+            del members[name]
+    if "blob" in members and not _correct_data(members, "blob", changes):
+        changes.add("the blob of contents is no base64")
+        members.setdefault("text", members.pop("blob"))
     if "text" not in members and "blob" not in members:
         changes.add("the contents of a resource have neither text nor blob")
-        members["text"] = _raw("")
+        own = {name: value for name, value in members.items() if name not in _OF_ALL_CONTENTS}
+        members["text"] = _shown(_raw(own)) if own else meant
     return item if members == before else _raw(members)
 
 
 def _message(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
-    """Correct one message of a prompt."""
+    """Correct one message of a prompt, or of a request for sampling."""
     if not _starts(item, b"{"):
-        return item
+        changes.add("a message is no object")
+        item = _raw({"role": "user", "content": _text_of(item)})
     members = _object(item)
-    given = members.get("content")
-    if given is None or _starts(given, b"["):
-        return item
-    content = _content(given, changes)
-    if content == given:
-        return item
-    return _raw({**members, "content": content})
+    before = dict(members)
+    role = members.get("role", msgspec.Raw(b"null"))
+    if bytes(role) not in _ROLES:
+        changes.add("a message has a role that MCP does not have")
+        is_of_model = str(_sample(role)).lower() in _OF_MODELS
+        members["role"] = _raw("assistant" if is_of_model else "user")
+    if "content" not in members:
+        changes.add("a message has no content")
+        said = {name: value for name, value in before.items() if name != "role"}
+        members["content"] = _raw(
+            {"type": "text", "text": "", **said} if not said or "text" in said else said
+        )
+    if not _starts(members["content"], b"["):
+        members["content"] = _content(members["content"], changes)
+    return item if members == before else _raw(members)
 
 
 _LISTS: Final[Mapping[str, _Correct]] = {
@@ -331,5 +491,11 @@ _KINDS: Final[Mapping[str, Callable[[_RawMembers, Changes], bool]]] = {
     "resource_link": _read_link,
     "resource": _read_embedded,
 }
+_SPELLED: Final[Mapping[str, str]] = {
+    **{kind.replace("_", ""): kind for kind in _KINDS},
+    "embeddedresource": "resource",
+}
+"""Types of contents by their letters, which servers write in other ways."""
+_not_letters: Final = re.compile(r"[^a-z]+")
 _SHOWS: Final[Mapping[str, str]] = {"text": "text", "resource": "resource"}
 """Types of contents by the member that only they have."""

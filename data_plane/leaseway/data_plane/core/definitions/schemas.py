@@ -131,6 +131,7 @@ class _Usable:
             if "pattern" in schema and not _is_pattern_of_all(schema["pattern"]):
                 del schema["pattern"]
                 self._changes.add("a pattern in outputSchema is none in every language")
+            self._bound_tuple(schema)
             fault = self._keyword_fault(schema)
             if fault:
                 return fault
@@ -140,6 +141,17 @@ class _Usable:
                 elif isinstance(value, list) and name not in DATA:
                     remaining += value
         return next(filter(None, map(self._reference_fault, self._referring)), "")
+
+    def _bound_tuple(self, schema: dict[str, Any]) -> None:
+        """Say with a length that a list has no further items.
+
+        Clients of draft-07 read `items` without `prefixItems`, as a list that is always empty.
+        """
+        first = schema.get("prefixItems")
+        if schema.get("items") is False and isinstance(first, list):
+            del schema["items"]
+            schema["maxItems"] = min(len(first), schema.get("maxItems", len(first)))
+            self._changes.any = True
 
     def _keyword_fault(self, schema: dict[str, Any]) -> str:
         if schema is not self._root and "$id" in schema:

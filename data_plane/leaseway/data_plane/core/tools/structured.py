@@ -56,14 +56,16 @@ class StructuredCheck:
         self._check: SchemaCheck | None = None
         self.was_reported = False
 
-    def fitted(self, payload: bytes) -> tuple[bytes, str]:
+    def fitted(self, payload: bytes, *, is_error: bool = False) -> tuple[bytes, str]:
         """Return a result as its schema admits it, and why it does not; empty if it does.
 
         Nulls of optional properties are left out, and structured content is taken from a text
         that is that. A result that does not fit keeps all that it has.
 
         Args:
-            payload: A result that is no error.
+            payload: A result.
+            is_error: Whether it is an error: it needs no structured content, but clients in
+                JavaScript reject one with structured content that does not fit.
         """
         check = self.compiled()
         if check is None or len(payload) > MAX_CHECKED:
@@ -72,6 +74,8 @@ class StructuredCheck:
             members = _members(payload)
             if members.get("resultType", b'"complete"') != b'"complete"':
                 return payload, ""  # a question to the client
+            if is_error and members.get("structuredContent", b"null") == b"null":
+                return payload, ""
             return _fitted(check, members, payload)
         except (ValueError, RecursionError):  # such as an integer of thousands of digits
             return payload, ""

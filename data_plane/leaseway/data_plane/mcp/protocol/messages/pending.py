@@ -14,7 +14,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.definitions.results import with_content, without_type
+from leaseway.data_plane.core.definitions.results import REQUIRED, without_type
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     ResponseError,
@@ -185,7 +185,9 @@ class ToolCall:
             lacks_media = not answer.look.has_media
         else:
             try:
-                payload, flags, changes = read_result(payload)
+                payload, flags, changes = read_result(
+                    payload, for_client=self.request.callbacks.client is not None
+                )
             except ValueError:
                 return Outcome(b"", fault=invalid_result(self._server))
             if changes:
@@ -203,9 +205,11 @@ class ToolCall:
             # Of the server's own: it must not say to newer clients that the result is another.
             payload = without_type(payload)
             self._connection.log_repair("results with a resultType", "it is dropped")
-        if flags.content is msgspec.UNSET and not self.request.method:
-            payload = with_content(payload)
-            self._connection.log_repair("results without content", "their text is what they say")
+        required = REQUIRED.get(self.request.method)
+        if required is not None and getattr(flags, required[0]) is msgspec.UNSET:
+            member, add = required
+            payload = add(payload)
+            self._connection.log_repair(f"results without {member}", "it has what they say")
         return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:

@@ -17,6 +17,7 @@ from leaseway.data_plane.core.definitions.results import HAS_SCHEME, corrected
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.messages.portable_json import has_many_values
+from leaseway.wire.text.base64_text import looks_standard
 
 _QUOTE: Final = b'"'
 """How every text begins."""
@@ -41,14 +42,30 @@ class _Text(_Item, Generic[TextT], frozen=True, kw_only=True, tag="text"):
     value: TextT = msgspec.field(name="text")
 
 
+def _check_base64(value: object) -> None:
+    """Check data, as a text or undecoded; what is no text is found otherwise."""
+    if isinstance(value, str):
+        is_fit = looks_standard(value.encode(errors="replace"))
+    else:
+        is_fit = not isinstance(value, Raw) or looks_standard(memoryview(value)[1:-1])
+    if not is_fit:
+        raise ValueError("data is no base64")
+
+
 class _Image(_Item, Generic[TextT], frozen=True, kw_only=True, tag="image"):
     value: TextT = msgspec.field(name="data")
     mimeType: str  # noqa: N815 - MCP's name
+
+    def __post_init__(self) -> None:
+        _check_base64(self.value)
 
 
 class _Audio(_Item, Generic[TextT], frozen=True, kw_only=True, tag="audio"):
     value: TextT = msgspec.field(name="data")
     mimeType: str  # noqa: N815 - MCP's name
+
+    def __post_init__(self) -> None:
+        _check_base64(self.value)
 
 
 class _Icon(msgspec.Struct, gc=False, frozen=True):
@@ -64,7 +81,7 @@ class _Link(_Item, frozen=True, kw_only=True, tag="resource_link"):
     title: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
     mimeType: str | UnsetType = UNSET  # noqa: N815 - MCP's name
-    size: float | UnsetType = UNSET
+    size: int | UnsetType = UNSET
     icons: list[_Icon] | UnsetType = UNSET
 
 
@@ -78,6 +95,8 @@ class _Contents(msgspec.Struct, Generic[TextT], gc=False, frozen=True):
     def __post_init__(self) -> None:
         if self.text is UNSET and self.blob is UNSET:
             raise ValueError("contents have neither text nor blob")
+        if self.blob is not UNSET:
+            _check_base64(self.blob)
 
 
 class _Embedded(_Item, Generic[TextT], frozen=True, kw_only=True, tag="resource"):
@@ -88,7 +107,12 @@ _Content = _Text[TextT] | _Image[TextT] | _Audio[TextT] | _Link | _Embedded[Text
 
 
 class _Message(msgspec.Struct, Generic[TextT], frozen=True):
+    role: Literal["user", "assistant"]
     content: _Content[TextT]
+
+
+class _Meta(msgspec.Struct, gc=False, frozen=True):
+    progressToken: str | int | UnsetType = UNSET  # noqa: N815 - MCP's name
 
 
 class Flags(msgspec.Struct, gc=False, frozen=True):
@@ -97,10 +121,14 @@ class Flags(msgspec.Struct, gc=False, frozen=True):
     isError: bool = False  # noqa: N815 - MCP's name
     resultType: Any = None  # noqa: N815 - MCP's name
     content: Any = UNSET
+    messages: Any = UNSET
+    contents: Any = UNSET
 
 
 class _FlagsAlone(Flags, frozen=True):
     content: Raw | UnsetType = UNSET  # whether there is any, however much
+    messages: Raw | UnsetType = UNSET
+    contents: Raw | UnsetType = UNSET
 
 
 class Look(Flags, Generic[TextT], frozen=True):
@@ -108,14 +136,17 @@ class Look(Flags, Generic[TextT], frozen=True):
 
     resultType: str = "complete"  # noqa: N815 - MCP's name
     content: list[_Content[TextT]] | UnsetType = UNSET
-    messages: list[_Message[TextT]] = []
-    contents: list[_Contents[TextT]] = []
-    meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")
+    messages: list[_Message[TextT]] | UnsetType = UNSET
+    contents: list[_Contents[TextT]] | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    meta: _Meta | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
     @property
     def has_media(self) -> bool:
         """Whether it has images or sounds."""
-        items = itertools.chain(self.content or (), (message.content for message in self.messages))
+        items = itertools.chain(
+            self.content or (), (message.content for message in self.messages or ())
+        )
         return any(isinstance(item, _Image | _Audio) for item in items)
 
 
@@ -142,12 +173,12 @@ def look_at(result: bytes | memoryview | Raw) -> Look[Raw]:
         ValueError: Official clients would reject it.
     """
     look = _read_large(result)
-    items = [*(look.content or ()), *(message.content for message in look.messages)]
+    items = [*(look.content or ()), *(message.content for message in look.messages or ())]
     for item in items:
         if isinstance(item, _Text | _Image | _Audio):
             _check_text(item.value)
     embedded = (item.resource for item in items if isinstance(item, _Embedded))
-    for contents in (*look.contents, *embedded):
+    for contents in (*(look.contents or ()), *embedded):
         _check_text(contents.text if contents.blob is UNSET else contents.blob)
     return look
 
@@ -157,8 +188,10 @@ def _check_text(value: Raw | UnsetType) -> None:
         raise ValueError("a text or data is none")
 
 
-def read_result(payload: bytes) -> tuple[bytes, Flags, str]:
+def read_result(payload: bytes, *, for_client: bool = False) -> tuple[bytes, Flags, str]:
     """Return a result as clients can read it, its flags, and what was changed, in words.
+
+    For an MCP client also types of content change that MCP does not name.
 
     Raises:
         ValueError: It is no result of MCP.
@@ -168,5 +201,5 @@ def read_result(payload: bytes) -> tuple[bytes, Flags, str]:
             return payload, _read_flags(payload), ""
         return payload, (_read_small if len(payload) <= _SMALL else look_at)(payload), ""
     except ValueError:
-        payload, changes = corrected(payload)
+        payload, changes = corrected(payload, for_client=for_client)
         return payload, _read_flags(payload), changes
