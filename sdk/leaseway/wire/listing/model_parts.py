@@ -16,7 +16,7 @@ from typing import Any, Final
 from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.listing.schema_keywords import is_valid
 from leaseway.wire.listing.type_choices import as_choice
-from leaseway.wire.messages.json_schema import CONDITIONS, DATA, LISTS, MAPS, MEMBERS, TYPES
+from leaseway.wire.messages.json_schema import CONDITIONS, LISTS, MAPS, MEMBERS, TYPES
 from leaseway.wire.text.regular_expressions import has_lookaround
 
 _MAX_DEPTH: Final = 64
@@ -26,9 +26,8 @@ _ANNOTATIONS: Final = frozenset({"title", "description", "$comment"})
 _BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _USUAL: Final[Mapping[str, type]] = {
     **dict.fromkeys(("type", "title", "description", "format", "$schema", "default"), str),
-    **dict.fromkeys(("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"), int),
+    **dict.fromkeys(("minimum", "maximum"), int),
     **dict.fromkeys(("additionalProperties", "default", "nullable"), bool),
-    "required": list,
 }
 """Values that are accepted without a look; a type is one of `TYPES` by then."""
 _MEANT: Final[Mapping[str, str]] = {
@@ -124,6 +123,9 @@ class _Parts:
         if keyword == "$ref" and isinstance(value, str):
             self.references.add(value)
             return _LEFT_OUT if value in self._broken else value
+        if keyword == "required" and isinstance(value, list):
+            names = [name for name in dict.fromkeys(map(_name, value)) if name is not None]
+            return value if names == value else names
         return value if _is_accepted(keyword, value) else _LEFT_OUT
 
     def _each(self, schemas: dict[str, Any], depth: int) -> dict[str, Any]:
@@ -141,7 +143,11 @@ def _is_accepted(keyword: str, value: Any) -> bool:
         return False
     if keyword in _ANNOTATIONS:
         return isinstance(value, str)
-    return (keyword in DATA and keyword != "enum") or is_valid(keyword, value)
+    return is_valid(keyword, value)
+
+
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -36,6 +36,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_size(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value % 1 == 0
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -112,17 +120,26 @@ _KEYWORDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "maximum": _is_number,
     "exclusiveMinimum": _is_number,
     "exclusiveMaximum": _is_number,
-    "multipleOf": _is_number,
-    "minLength": _is_number,
-    "maxLength": _is_number,
-    "minItems": _is_number,
-    "maxItems": _is_number,
-    "minContains": _is_number,
-    "maxContains": _is_number,
-    "minProperties": _is_number,
-    "maxProperties": _is_number,
+    "multipleOf": _is_positive,
+    "minLength": _is_size,
+    "maxLength": _is_size,
+    "minItems": _is_size,
+    "maxItems": _is_size,
+    "minContains": _is_size,
+    "maxContains": _is_size,
+    "minProperties": _is_size,
+    "maxProperties": _is_size,
     "uniqueItems": _is_flag,
     "nullable": _is_flag,
+    "examples": _is_list,
+    "deprecated": _is_flag,
+    "readOnly": _is_flag,
+    "writeOnly": _is_flag,
+    "contentEncoding": _is_text,
+    "contentMediaType": _is_text,
+    "$id": _is_text,
+    "$schema": _is_text,
+    "$recursiveAnchor": _is_text,
     "$ref": _is_text,
     "$dynamicRef": _is_text,
     "$anchor": _is_anchor,
