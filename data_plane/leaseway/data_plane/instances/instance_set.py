@@ -115,8 +115,7 @@ class InstanceSet:
     @property
     def listed(self) -> Mapping[str, bytes] | None:
         """The tools that the server listed, exposed or not; None if it was not listed yet."""
-        toolset = self.variant.toolset
-        return toolset.contract if toolset.protocol_version else None
+        return self.variant.toolset.listed
 
     def _is_downgraded(self, greeting: Greeting) -> bool:
         """Return whether an instance uses an older protocol; one of an MCP client follows that."""

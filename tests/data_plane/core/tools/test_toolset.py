@@ -40,6 +40,13 @@ def test_only_exposed_tools_can_be_found() -> None:
     assert refusal.value.reason is Reason.TOOL_NOT_FOUND
 
 
+def test_a_server_was_listed_if_it_has_tools_or_a_protocol_version() -> None:
+    assert CompiledToolset().listed is None
+    assert compile_toolset([], [], "2025-11-25").listed == {}
+    of_an_api = compile_toolset([tool("get")], [], "")
+    assert of_an_api.listed == {"get": tool("get")}
+
+
 def test_an_unknown_tool_names_the_nearest() -> None:
     with pytest.raises(Fault, match="Did you mean read_file") as refusal:
         compiled(tool("read_file"), tool("zap")).find("fs", "read_fil")

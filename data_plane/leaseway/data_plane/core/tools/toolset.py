@@ -120,6 +120,11 @@ class CompiledToolset:
         return plan
 
     @property
+    def listed(self) -> Mapping[str, bytes] | None:
+        """The contract; None if the server was not listed yet. An API has no protocol version."""
+        return self.contract if self.contract or self.protocol_version else None
+
+    @property
     def schema_problems(self) -> tuple[str, ...]:
         """A sentence for each tool whose schema could not be compiled."""
         return tuple(
