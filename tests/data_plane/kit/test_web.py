@@ -116,6 +116,37 @@ async def test_names_whose_lookup_hangs_hold_up_no_others(
         await asyncio.gather(*hung)
 
 
+async def test_a_lookup_that_nobody_waits_for_any_more_counts_until_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed = threading.Event()
+    begun: list[str] = []
+
+    def slow(host: str, _port: int, **_kind: Any) -> list[Any]:
+        begun.append(host)
+        proceed.wait(BOUND)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    function = http_get(parse_hosts(["127.0.0.1", "slow.test"])).function
+    assert function is not None
+    url = "http://slow.test:1/"
+    given_up = [asyncio.ensure_future(function({"url": url})) for _ in range(64)]
+    try:
+        async with asyncio.timeout(BOUND):
+            while len(begun) < 64:
+                await asyncio.sleep(0.01)
+        for call in given_up:
+            call.cancel()
+        await asyncio.wait(given_up)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await function({"url": url})
+        assert len(begun) == 64
+    finally:
+        proceed.set()
+
+
 async def test_a_name_is_resolved_once_for_each_hop(port: int) -> None:
     resolved: list[str] = []
 

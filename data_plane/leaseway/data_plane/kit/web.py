@@ -205,16 +205,29 @@ class _System:
     """Looks names up, at most 64 at once.
 
     In threads of their own: names whose name servers do not answer would hold the few of the loop,
-    and with them all other lookups, and the end of the process.
+    and with them all other lookups, and the end of the process. A lookup that nobody waits for any
+    more goes on, and counts until it has ended.
     """
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_MAX_LOOKUPS)
+        self._running: set[asyncio.Task[list[Any]]] = set()
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        async with self._turns:
-            found = await in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        await self._turns.acquire()
+        lookup = asyncio.ensure_future(
+            in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        )
+        self._running.add(lookup)
+        lookup.add_done_callback(self._ended)
+        found = await asyncio.shield(lookup)
         return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+    def _ended(self, lookup: asyncio.Task[list[Any]]) -> None:
+        self._running.discard(lookup)
+        self._turns.release()
+        if not lookup.cancelled():
+            lookup.exception()  # who waited for it has got it, if anybody still did
 
 
 class _FixedResolver(AbstractResolver):
