@@ -357,13 +357,14 @@ class IssuerKeys:
             Fault: AUTHORIZATION_FAILED: the key of the token cannot be read at the moment.
         """
         is_known = self._knows(key_id)
-        if not is_known and key_id is not None and len(self._asked) < _MAX_ASKED:
-            self._asked.add(key_id[:_MAX_KEY_ID])
+        asked = key_id[:_MAX_KEY_ID] if key_id is not None else None
+        if not is_known and asked is not None and len(self._asked) < _MAX_ASKED:
+            self._asked.add(asked)
         reading = self._read_if_due(is_known)
         if reading is not None and (self._is_file or not is_known):
             await asyncio.shield(reading)
         # A key that is unknown after a failed read, or was not yet looked for, may be a new one.
-        is_missing = self.problem or not (self._is_file or key_id in self._absent)
+        is_missing = self.problem or not (self._is_file or asked in self._absent)
         if self._keys is None or not self._is_trusted() or (is_missing and not self._knows(key_id)):
             wait = self._tried_at + _MIN_INTERVAL - self._clock()
             keys = f"the keys of {self.issuer.issuer}"
