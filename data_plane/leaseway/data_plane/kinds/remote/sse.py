@@ -113,6 +113,10 @@ class SseTransport(Transport):
         """True: unsent messages wait for a connection to the server."""
         return True
 
+    @property
+    def lacks_token(self) -> bool:
+        return any(endpoint.lacks_token for endpoint in self._posts)
+
     def send(self, message: bytes, receipt: Receipt) -> None:
         """Post a message concurrently."""
         if self._closed or not self._posts:

@@ -73,6 +73,10 @@ class StreamPeer(Peer):
         self._silent = SilentMessages()
         self._repairs: set[asyncio.Task[None]] = set()
 
+    @property
+    def lacks_token(self) -> bool:  # type: ignore[override]  # of its transport
+        return self.transport.lacks_token
+
     async def open(self) -> None:
         """Connect the transport.
 

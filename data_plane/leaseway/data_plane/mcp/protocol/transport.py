@@ -109,6 +109,11 @@ class Transport(ABC):
         """Whether messages are queued because the server does not read."""
         return False
 
+    @property
+    def lacks_token(self) -> bool:
+        """Whether messages wait for a token, or get none."""
+        return False
+
     def keep_stray(self, line: bytes) -> None:  # noqa: B027 - most can show it nowhere
         """Keep what came instead of a message during the start: it may say why that fails."""
 
