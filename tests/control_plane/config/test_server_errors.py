@@ -334,6 +334,7 @@ _OTHER = "only '*' is special, and beside it '[' looks like a part of a pattern,
     [
         ("", "is empty; write '*' to match every tool"),
         ("a[bc]*", f"can match no tool: {_OTHER}"),
+        ("write(*)", f"can match no tool: {_OTHER}".replace("[", "(")),
         ("x" * 257, f"can match no tool: a name has {ORIGINAL_NAME_RULE}"),
     ],
 )

@@ -85,6 +85,7 @@ def test_filters_of_tools_are_taken_over_exactly(keys: dict[str, object], names:
     [
         {"readOnlyTools": ["read"]},
         {"disabledTools": "write, read"},
+        {"disabledTools": "write read"},
         {"disabledTools": [{"name": "write"}]},
         {"excludeTools": ["write?"]},
         {"excludeTools": ["write(force)"]},

@@ -22,6 +22,7 @@ from leaseway.control_plane.config.formats.tool_rules import (
     FILTERS,
     NotUnderstood,
     folded,
+    names_in,
 )
 from leaseway.control_plane.config.layers.denials import CLAUDE, DeniedTools, id_of
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
@@ -199,7 +200,7 @@ def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
 
 
 def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:
-    for item in node.items if isinstance(node, Items) else (node,):
+    for item in names_in(node):
         if isinstance(item, Leaf) and item.value is None:
             continue
         if not isinstance(item, Leaf) or not isinstance(item.value, str):

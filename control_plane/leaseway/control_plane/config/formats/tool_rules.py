@@ -102,6 +102,19 @@ def asks_no_one(node: Tree) -> bool:
     )
 
 
+def names_in(node: Tree) -> Sequence[Tree]:
+    """Return the items of a list of names, or a single name.
+
+    Raises:
+        NotUnderstood: It is one text of several words: one name, or several.
+    """
+    if isinstance(node, Items):
+        return node.items
+    if isinstance(node, Leaf) and isinstance(node.value, str) and len(node.value.split()) > 1:
+        raise NotUnderstood(node.at, f"{quoted(node.value)} may be several names; write a list")
+    return (node,)
+
+
 @dataclass
 class ToolRules:
     """All filters of one server's tools: a tool must pass each of them.
@@ -223,10 +236,7 @@ class ToolRules:
 
     def _names(self, node: Tree) -> list[Leaf] | None:
         """Return the names of a list, or of a single text; None for null."""
-        if _is_null(node):
-            return None
-        items = node.items if isinstance(node, Items) else (node,)
-        return [self._checked(item) for item in items]
+        return None if _is_null(node) else [self._checked(item) for item in names_in(node)]
 
     def _checked(self, item: Tree) -> Leaf:
         if not isinstance(item, Leaf) or not isinstance(item.value, str):

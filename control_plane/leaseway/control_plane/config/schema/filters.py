@@ -40,8 +40,8 @@ MAX_PATTERNS: Final = 1_000
 MAX_PATTERN: Final = 1_024
 MAX_TRANSFORMS: Final = 100
 
-_OF_OTHER_PATTERNS: Final = re.compile(r"[][{}?^$|\\]")
-"""Characters of regular expressions and of files' patterns that few names have."""
+_OF_OTHER_PATTERNS: Final = re.compile(r"[][(){}?^$|\\]")
+"""Characters of regular expressions, files' patterns and clients' rules that few names have."""
 _NAME_PART: Final = re.compile(r"[a-zA-Z0-9_-]*")
 
 
