@@ -205,7 +205,7 @@ def test_a_value_that_the_chart_needs_is_refused_by_its_name_if_it_is_null(helm:
 
 
 def test_replicas_may_be_left_to_an_autoscaler_of_ones_own(helm: str) -> None:
-    for component in ("front", "workerDefaults", "controlPlane"):
+    for component in ("front", "workerDefaults", "workers.default", "controlPlane"):
         options = ("--set=front.enabled=true", f"--set-json={component}.replicas=null")
         deployments = of_kind(render(helm, *options), "Deployment")
         counts = [deployment["spec"].get("replicas") for deployment in deployments]
