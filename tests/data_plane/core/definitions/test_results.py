@@ -253,7 +253,7 @@ def test_a_list_without_end_stays_as_it_is() -> None:
 def test_what_a_server_asks_has_no_nulls() -> None:
     message = {"role": "user", "content": {**TEXT, "annotations": None}}
     asked = {"messages": [message], "maxTokens": 9, "temperature": None, "_meta": None}
-    schema = {"type": "object", "properties": {"a": {"type": "string", "default": None}}}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "default": "null"}}}
     sampling = corrected_params(json.dumps(asked).encode())
     assert json.loads(sampling) == {"messages": [{"role": "user", "content": TEXT}], "maxTokens": 9}
     elicitation = json.dumps({"message": "m", "requestedSchema": schema}).encode()

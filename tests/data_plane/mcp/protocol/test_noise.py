@@ -110,6 +110,14 @@ async def test_a_request_of_ours_that_comes_back_is_not_answered(
     assert outcomes == {1: outcome("a")}
 
 
+async def test_a_response_may_repeat_its_request(
+    peer: StreamPeer, outcomes: dict[int, Outcome]
+) -> None:
+    repeated = '{"jsonrpc":"2.0","method":"tools/call","params":{"name":"echo"},'
+    peer.receive([(repeated + answer(1, "x").removeprefix('{"jsonrpc":"2.0",')).encode()])
+    assert (outcomes, peer.echoes) == ({1: outcome("x")}, 0)
+
+
 async def test_a_request_of_a_client_that_was_never_sent_is_refused_and_ends_no_answers(
     peer: StreamPeer,
 ) -> None:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 import msgspec
 
 from leaseway.data_plane.core.definitions import members as read
+from leaseway.data_plane.core.definitions.forms import corrected_form
 from leaseway.data_plane.core.definitions.members import Changes, Members, Reader
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.messages.artifact_refs import type_of_bytes
 from leaseway.wire.messages.portable_json import has_many_values
 from leaseway.wire.text.base64_text import looks_standard, split_data_url, standard
@@ -25,6 +26,9 @@ from leaseway.wire.text.base64_text import looks_standard, split_data_url, stand
 HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
 """How a URI begins. Official clients in Python reject a whole result for contents of another."""
 _has_scheme: Final = re.compile(HAS_SCHEME).match
+_FORM_MARK: Final = b"requestedSchema"
+_MAX_FORM: Final = 64 * KIB
+"""Bytes of a request with a form that is corrected."""
 _MAX_ITEMS: Final = 1_000
 """Items of a list that are corrected; a longer list stays as it is."""
 _OF_RESULTS: Final = frozenset(
@@ -149,20 +153,27 @@ def without_type(result: bytes) -> bytes:
 
 
 def corrected_params(params: bytes) -> bytes:
-    """Return the params of a server's request without members that are null.
+    """Return the params of a server's request as MCP has them.
 
     No member of such params may be null (2025-11-25 and 2026-07-28, schema).
 
     Raises:
         ValueError: They are no JSON object.
     """
-    if params.find(b"null") < 0:
+    has_form = params.find(_FORM_MARK) >= 0 and len(params) <= _MAX_FORM
+    if params.find(b"null") < 0 and not has_form:
         return params
     members = _object(params)
     kept = {name: value for name, value in members.items() if not _starts(value, b"null")}
     changes = Changes()
     if "messages" in kept:
         _correct_list(kept, "messages", _message, changes)
+    if has_form and "requestedSchema" in kept:
+        form = _value(kept["requestedSchema"])
+        corrected_one = corrected_form(form)
+        if corrected_one is not form:
+            kept["requestedSchema"] = _raw(corrected_one)
+            changes.any = True
     is_changed = changes.any or len(kept) < len(members)
     return msgspec.json.encode(kept) if is_changed else params
 

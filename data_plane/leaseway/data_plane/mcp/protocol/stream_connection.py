@@ -228,7 +228,7 @@ class StreamPeer(Peer):
     def _dispatch(self, message: JsonRpcMessage) -> None:
         if message.id is not None and self._is_ours(message):
             self._count_echo()
-        elif message.method is not None:
+        elif message.method is not None and not message.is_response:
             if message.id is None or not self.echoes:
                 self._inbox.handle(message, self._only_call())
         elif message.is_response and message.id is not None:
@@ -242,7 +242,7 @@ class StreamPeer(Peer):
 
     def _is_ours(self, message: JsonRpcMessage) -> bool:
         """Return whether a request is one that was sent to the server, and came back."""
-        if message.method not in REQUESTS_OF_CLIENTS:
+        if message.method not in REQUESTS_OF_CLIENTS or message.is_response:
             return False
         key = request_key(message.id)
         return isinstance(key, int) and 0 < key <= self._next_id

@@ -524,7 +524,7 @@ class HttpConnection(Peer):
 
     def _handle_message(self, key: object, message: JsonRpcMessage) -> None:
         self.liveness.mark_received(self._next_id)
-        if message.method is not None:
+        if message.method is not None and not message.is_response:
             self._inbox.handle(message, self._calls.get(key))
         elif not message.is_response:
             raise errors.unreadable(self.server, "a message that is not JSON-RPC")

@@ -39,8 +39,11 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def is_response(self) -> bool:
-        """Whether it is a response: it has no method, but a result or an error."""
-        return self.method is None and (self.result is not _ABSENT or self.error is not _ABSENT)
+        """Whether it is a response: it has a result or an error.
+
+        Some servers repeat the members of the request in it, its method included.
+        """
+        return self.result is not _ABSENT or self.error is not _ABSENT
 
     @property
     def is_none(self) -> bool:
