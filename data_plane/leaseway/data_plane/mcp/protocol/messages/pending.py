@@ -14,6 +14,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
+from leaseway.data_plane.core.definitions import completions
 from leaseway.data_plane.core.definitions.results import REQUIRED, without_type
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
@@ -205,12 +206,21 @@ class ToolCall:
             # Of the server's own: it must not say to newer clients that the result is another.
             payload = without_type(payload)
             self._connection.log_repair("results with a resultType", "it is dropped")
+        payload = self._completed(payload, flags)
+        return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
+
+    def _completed(self, payload: bytes, flags: Flags) -> bytes:
+        """Return a result with what its method requires."""
         required = REQUIRED.get(self.request.method)
         if required is not None and getattr(flags, required[0]) is msgspec.UNSET:
             member, add = required
             payload = add(payload)
             self._connection.log_repair(f"results without {member}", "it has what they say")
-        return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
+        if self.request.method == completions.METHOD:
+            payload, given = completions.corrected_completion(payload), payload
+            if payload is not given:
+                self._connection.log_repair("completions that are not MCP's", "clients reject them")
+        return payload
 
     def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:
         if result_type == "input_required" and self.request.callbacks.passes_input:
