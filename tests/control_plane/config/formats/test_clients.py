@@ -151,6 +151,10 @@ def test_no_name_with_replaced_characters_lets_a_denied_tool_through(tmp_path: P
         d={"command": "x", "disabledTools": ["rm_all_of_the_very_old_files"]},
     )
     assert names_of(parsed, "rm.all") == {"b": "b_rm_all", "d": "d_rm_all"}
+    chosen = mcp_servers(
+        a={"command": "x", "includeTools": ["rm.all", "ls"], "denyTools": ["rm_*"]}
+    )
+    assert (names_of(chosen, "rm.all"), names_of(chosen, "ls")) == ({}, {"a": "a_ls"})
     assert names_of(parsed, "rm all/of.the:very_old@files").keys() == {"a", "b", "c"}
     for name in ("rm of_b", "rm/of_b"):
         assert names_of(parsed, name) == {key: f"{key}_rm_of_b" for key in "abcd"}

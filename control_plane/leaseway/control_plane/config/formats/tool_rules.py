@@ -20,7 +20,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     TableEntry,
     Tree,
 )
-from leaseway.spec.name_filters import matches
+from leaseway.spec.name_filters import matches, spellings
 
 _PLAIN: Final = re.compile(r"[\w./:@ *-]{1,1024}")
 """Names of tools, and the one wildcard that the native format has. Other characters, of which
@@ -274,7 +274,7 @@ class ToolRules:
             name
             for name in exact
             if all(_matches_any(name, names) for names in allowed)
-            and not _matches_any(name, self.denied)
+            and not any(_matches_any(spelling, self.denied) for spelling in _spellings(name))
         ]
         return tools_entry("whitelist", kept, at) if kept else nothing_entry("tools", at)
 
@@ -324,6 +324,11 @@ def _is_pattern(leaf: Leaf) -> bool:
 
 def _has_all(names: Sequence[Leaf]) -> bool:
     return any(leaf.value == "*" for leaf in names)
+
+
+def _spellings(name: Leaf) -> Iterable[Leaf]:
+    """Return a name as a blacklist knows it, too: clients may deny by the name for models."""
+    return (Leaf(name.at, spelling, spelling) for spelling in spellings(str(name.value)))
 
 
 def _matches_any(name: Leaf, patterns: Iterable[Leaf]) -> bool:
