@@ -88,6 +88,7 @@ def test_texts_that_yaml_takes_for_other_types_stay_texts(helm: str) -> None:
 def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> None:
     # The API refuses two items with one key in a server-side apply, as of Helm 4 and Flux.
     spread = {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    port = {"name": "http", "containerPort": 7680, "protocol": "TCP"}
     own: dict[str, Any] = {
         "env": [
             {"name": "LEASEWAY_TLS_CERT", "value": "/own/tls.crt"},
@@ -98,6 +99,7 @@ def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> No
         "podSpec": {
             "volumes": [{"name": "tls", "secret": {"secretName": "own"}}],
             "topologySpreadConstraints": [{**spread, "maxSkew": 5}],
+            "containers": [{"name": "front", "ports": [port]}],
         },
     }
     chart = ("--set=front.enabled=true", "--set=telemetry.otlpEndpoint=http://chart:4317", *_TLS)
@@ -118,6 +120,7 @@ def test_values_replace_what_the_chart_sets_under_the_same_name(helm: str) -> No
     assert variables["LEASEWAY_TLS_KEY"] == "/run/tls/tls.key"
     assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://own:4317"
     assert {"name": "own", "mountPath": "/tmp"} in container["volumeMounts"]
+    assert container["ports"] == [port]
     for volume in (*own["volumes"], *own["podSpec"]["volumes"]):
         assert volume in front["volumes"]
     assert len(front["topologySpreadConstraints"]) == 2

@@ -238,7 +238,7 @@ same key, in a server-side apply as of Helm 4.
 {{- end }}
 
 {{- define "leaseway.itemKey" -}}
-{{- range .key }}{{ get $.item . | toJson }} {{ end -}}
+{{- range .key }}{{ get $.item . | default (ternary "TCP" "" (eq . "protocol")) | toJson }} {{ end -}}
 {{- end }}
 
 {{/* An object with the fields of another one: objects are merged, lists joined, others replaced. */}}
