@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.text.base64_text import decoded
+from leaseway.wire.text.base64_text import decoded, looks_standard
 
 
 @given(st.binary(max_size=300))
@@ -23,3 +24,12 @@ def test_each_way_to_write_base64_is_read(content: bytes) -> None:
 def test_what_is_no_base64_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         decoded(text)
+
+
+def test_a_look_at_white_space_takes_no_time() -> None:
+    spaces = b" " * 4_095
+    began = time.process_time()
+    for _ in range(50):
+        assert looks_standard(spaces + b"\n")
+        assert not looks_standard(spaces + b"!")
+    assert time.process_time() - began < 1

@@ -12,8 +12,9 @@ _SEARCHED: Final = 4096
 _MAX_PADDING: Final = 3
 _WHITE_SPACE: Final = b" \t\r\n"
 _MAX_HEADER: Final = 256
-_looks: Final = re.compile(rb"[A-Za-z0-9+/\s\\]*={0,2}\s*").fullmatch
-"""Also the backslash of escapes in JSON."""
+_looks: Final = re.compile(rb"[A-Za-z0-9+/\s\\]*={0,2}").fullmatch
+"""Also the backslash of escapes in JSON. White space at the end is taken off before: beside `*`,
+another one for it would take the square of its length."""
 _IMPOSSIBLE: Final = 1
 """Characters of base64 without padding that remain of groups of four in no base64."""
 
@@ -37,7 +38,7 @@ def looks_standard(text: bytes | memoryview) -> bool:
         text: It may also be what is between the quotes of a text in JSON.
     """
     start, end = bytes(text[:_SEARCHED]), bytes(text[-_SEARCHED:])
-    if not (_looks(end) and (len(text) <= _SEARCHED or _looks(start))):
+    if not (_looks(end.rstrip()) and (len(text) <= _SEARCHED or _looks(start.rstrip()))):
         return False
     length = len(text) - end.count(b"=")
     return len(start.split()) > 1 or b"\\" in start or length % 4 != _IMPOSSIBLE
