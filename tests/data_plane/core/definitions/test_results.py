@@ -97,7 +97,7 @@ def test_messages_of_prompts_likewise(messages: Any, description: Any) -> None:
          [{"role": "user", "content": TEXT},
           {"text": "x", "role": "user", "content": TEXT}]),
         ([{"role": "user", "content": [TEXT, "x"], "own": 1}],
-         [{"role": "user", "content": TEXT, "own": 1}] * 2),
+         [{"role": "user", "content": TEXT, "own": 1}, {"role": "user", "content": TEXT}]),
     ],
 )  # fmt: skip
 def test_messages_have_a_role_and_one_content_each(given: Any, messages: Any) -> None:
@@ -245,9 +245,20 @@ def test_what_is_no_result_is_refused(result: bytes) -> None:
         read_result(result)
 
 
-def test_a_list_without_end_stays_as_it_is() -> None:
-    payload = json.dumps({"content": [7] * 1_001}).encode()
-    assert corrected(payload) == (payload, "")
+@pytest.mark.parametrize("name", ["content", "messages"])
+@pytest.mark.parametrize("for_client", [False, True])
+def test_a_list_without_end_stays_as_it_is(name: str, for_client: bool) -> None:
+    payload = json.dumps({name: [{"own": 7}] * 1_001}).encode()
+    assert corrected(payload, for_client=for_client) == (payload, "")
+
+
+def test_the_contents_of_the_only_message_are_parted_without_copies_of_what_is_long() -> None:
+    message = {"role": "bot", "own": "x" * 1_000, "content": [TEXT] * 3}
+    payload, changes = corrected(json.dumps({"messages": message}).encode(), for_client=True)
+    first, *others = json.loads(payload)["messages"]
+    assert first == {"role": "assistant", "own": "x" * 1_000, "content": TEXT}
+    assert others == [{"role": "assistant", "content": TEXT}] * 2
+    assert "messages is no list" in changes
 
 
 def test_what_a_server_asks_has_no_nulls() -> None:

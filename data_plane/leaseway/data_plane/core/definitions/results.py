@@ -222,19 +222,28 @@ def _correct_token(members: _RawMembers, changes: Changes) -> None:
 
 
 def _part_messages(members: _RawMembers, changes: Changes) -> None:
-    """Give each content of a prompt's message a message of its own: MCP has one in each."""
+    """Give each content of a prompt's message a message of its own: MCP has one in each.
+
+    Only the first one keeps further members, as many copies of a long one would take much memory.
+    """
     given = members["messages"]
-    if not _starts(given, b"[") or has_many_values(bytes(given)):
+    is_one = _starts(given, b"{")
+    if not (is_one or _starts(given, b"[")) or has_many_values(bytes(given)):
         return
+    if is_one:
+        changes.add("messages is no list")
     parted: list[msgspec.Raw] = []
-    for message in _list(given):
+    for message in (given,) if is_one else _list(given):
         parts = _object(message) if _starts(message, b"{") else {}
         if "content" in parts and _starts(parts["content"], b"["):
             changes.add("the content of a message is a list")
             contents = [
                 part if _starts(part, b"{") else _text_of(part) for part in _list(parts["content"])
             ]
-            parted += [_raw({**parts, "content": content}) for content in contents]
+            _correct_role(parts, changes)
+            for content in contents:
+                parted.append(_raw({**parts, "content": content}))
+                parts = {"role": parts["role"]}
         else:
             parted.append(message)
     members["messages"] = _raw(parted)
@@ -281,7 +290,10 @@ def _show_own_types(members: _RawMembers, changes: Changes) -> None:
         given = members.get(name)
         if given is None or has_many_values(bytes(given)):
             continue
-        items = [_in_known_type(item, name, changes) for item in _list(given)]
+        items = _list(given)
+        if len(items) > _MAX_ITEMS:
+            continue  # they were not corrected, and may lack a type
+        items = [_in_known_type(item, name, changes) for item in items]
         if changes.any:
             members[name] = _raw(items)
 
@@ -474,11 +486,7 @@ def _message(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
         item = _raw({"role": "user", "content": _text_of(item)})
     members = _object(item)
     before = dict(members)
-    role = members.get("role", msgspec.Raw(b"null"))
-    if bytes(role) not in _ROLES:
-        changes.add("a message has a role that MCP does not have")
-        is_of_model = str(_sample(role)).lower() in _OF_MODELS
-        members["role"] = _raw("assistant" if is_of_model else "user")
+    _correct_role(members, changes)
     if "content" not in members:
         changes.add("a message has no content")
         said = {name: value for name, value in before.items() if name != "role"}
@@ -488,6 +496,14 @@ def _message(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     if not _starts(members["content"], b"["):
         members["content"] = _content(members["content"], changes)
     return item if members == before else _raw(members)
+
+
+def _correct_role(members: _RawMembers, changes: Changes) -> None:
+    role = members.get("role", msgspec.Raw(b"null"))
+    if bytes(role) not in _ROLES:
+        changes.add("a message has a role that MCP does not have")
+        is_of_model = str(_sample(role)).lower() in _OF_MODELS
+        members["role"] = _raw("assistant" if is_of_model else "user")
 
 
 _LISTS: Final[Mapping[str, _Correct]] = {
