@@ -118,6 +118,16 @@ async def test_a_response_may_repeat_its_request(
     assert (outcomes, peer.echoes) == ({1: outcome("x")}, 0)
 
 
+async def test_a_request_with_null_for_what_responses_have_answers_nothing(
+    peer: StreamPeer, outcomes: dict[int, Outcome]
+) -> None:
+    nulls = '"params":{},"result":null,"error":null}'
+    peer.receive([f'{{"jsonrpc":"2.0","id":1,"method":"ping",{nulls}'.encode()])
+    assert outcomes == {}
+    peer.receive([answer(1, "x").encode()])
+    assert outcomes == {1: outcome("x")}
+
+
 async def test_a_request_of_a_client_that_was_never_sent_is_refused_and_ends_no_answers(
     peer: StreamPeer,
 ) -> None:

@@ -41,9 +41,12 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
     def is_response(self) -> bool:
         """Whether it is a response: it has a result or an error.
 
-        Some servers repeat the members of the request in it, its method included.
+        Some servers repeat the members of the request in it, its method included. Others write all
+        members in each message: null beside a method is none.
         """
-        return self.result is not _ABSENT or self.error is not _ABSENT
+        if self.method is None:
+            return self.result is not _ABSENT or self.error is not _ABSENT
+        return not (_is_none(self.result) and _is_none(self.error))
 
     @property
     def is_none(self) -> bool:
@@ -56,6 +59,10 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
         if self.error is _ABSENT:
             return False
         return bytes(self.error) != b"null" or self.result is _ABSENT
+
+
+def _is_none(member: msgspec.Raw) -> bool:
+    return bytes(memoryview(member)[:5]) in (b"", b"null")
 
 
 class CutMessage(JsonRpcMessage, gc=False, frozen=True):
