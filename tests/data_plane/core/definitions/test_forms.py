@@ -73,3 +73,16 @@ def test_a_request_with_a_form_is_corrected_as_it_passes() -> None:
     params = {"message": "m", "requestedSchema": form({"enum": ["red", "blue"]})}
     corrected = json.loads(corrected_params(json.dumps(params).encode()))
     assert corrected == {"message": "m", "requestedSchema": form(COLORS)}
+
+
+def test_a_list_of_itself_is_written_as_it_is() -> None:
+    own = {"type": "array", "items": {"$ref": "#/properties/a"}}
+    assert corrected_form(form(own))["properties"] == {"a": {"type": "array", "items": own}}
+
+
+def test_a_form_that_would_become_long_stays() -> None:
+    long = {"type": "string", "enum": ["x" * 30_000]}
+    fields = {name: {"$ref": "#/$defs/long"} for name in "abc"}
+    asked = {"requestedSchema": {"type": "object", "properties": fields, "$defs": {"long": long}}}
+    params = json.dumps(asked).encode()
+    assert corrected_params(params) is params

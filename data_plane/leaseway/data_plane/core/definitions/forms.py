@@ -56,7 +56,7 @@ def _field(field: Any, form: dict[str, Any], *, is_item: bool = False) -> Any:
         if simpler == field:
             break
         field = simpler
-    if isinstance(field.get("items"), dict):
+    if not is_item and isinstance(field.get("items"), dict):  # an item of a form is no list
         field = {**field, "items": _field(field["items"], form, is_item=True)}
     return _without_wrong(field)
 

@@ -171,8 +171,10 @@ def corrected_params(params: bytes) -> bytes:
     if has_form and "requestedSchema" in kept:
         form = _value(kept["requestedSchema"])
         corrected_one = corrected_form(form)
-        if corrected_one is not form:
-            kept["requestedSchema"] = _raw(corrected_one)
+        written = _raw(corrected_one)
+        # A reference becomes what it leads to, so that many to a long part would make it long.
+        if corrected_one is not form and len(bytes(written)) <= _MAX_FORM:
+            kept["requestedSchema"] = written
             changes.any = True
     is_changed = changes.any or len(kept) < len(members)
     return msgspec.json.encode(kept) if is_changed else params
