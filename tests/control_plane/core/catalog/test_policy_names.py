@@ -18,7 +18,9 @@ def item(name: str) -> ListedItem:
     return ListedItem(name, b'{"name":"%b"}' % name.encode())
 
 
-LISTING = ServerListing((item("transfer"), item("balance")), "2025-11-25", prompts=(item("greet"),))
+LISTING = ServerListing(
+    (item("transfer"), item("balance"), item("rm all")), "2025-11-25", prompts=(item("greet"),)
+)
 HOURLY = CallLimits(Rate(1, 3_600.0))
 
 
@@ -76,7 +78,8 @@ def test_listed_names_those_of_resources_and_patterns_for_later_tools_are_no_war
         ArgumentRule('tool == "balance"', ("transfer", "greet")),
         ArgumentRule('tool in ["greet", "note://a"]', ("note://*",)),
     )
-    grants = {"acme": Grant(NameFilter(("transfer",)), {"none": None, "some": NameFilter(("b*",))})}
+    agents = {"none": None, "some": NameFilter(("b*",)), "most": NameFilter((), ("rm_all", "rm-*"))}
+    grants = {"acme": Grant(NameFilter(("transfer",)), agents)}
     policy = ServerPolicy(
         grants=grants,
         quota=Quota(tools=(("*", HOURLY),)),

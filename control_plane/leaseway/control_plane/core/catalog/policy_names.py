@@ -8,14 +8,14 @@ warning only if they match nothing but names after transforms.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from leaseway.control_plane.core.catalog.exposure import ExposureWarnings, shown
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter, matches
+from leaseway.spec.name_filters import NameFilter, matches, spellings
 from leaseway.spec.policy import NO_GRANT, ServerPolicy
 from leaseway.wire.names import nearest
 
@@ -25,6 +25,7 @@ _COMPARED: Final = re.compile(
     rf"(?<![\w.])tool\s*[=!]=\s*({_NAME})|({_NAME})\s*[=!]=\s*tool(?![\w.])"
 )
 _IN_LIST: Final = re.compile(r"(?<![\w.])tool\s+in\s*\[([^\]]*)\]")
+_BLACKLIST: Final = "the blacklist"
 POLICY_NAMES_NO_TOOL: Final = "POLICY_NAMES_NO_TOOL"
 
 NamedBy = tuple[tuple[str, str], ...]
@@ -56,8 +57,10 @@ def _names_in(policy: ServerPolicy) -> Iterator[tuple[str, str]]:
 
 
 def _names_in_filter(whose: str, granted: NameFilter) -> Iterator[tuple[str, str]]:
-    for pattern in (*granted.whitelist, *granted.blacklist):
+    for pattern in granted.whitelist:
         yield whose, pattern
+    for pattern in granted.blacklist:
+        yield f"{_BLACKLIST} in {whose}", pattern
 
 
 def _compared_tools(expression: str) -> list[str]:
@@ -87,6 +90,8 @@ def policy_problems(
         listed = [tools, prompts] if where.startswith("rule ") else [tools]
         if any(_has(known, pattern) for known in listed):
             continue
+        if where.startswith(_BLACKLIST) and any(_has(spellings(name), pattern) for name in tools):
+            continue
         hint = _hint(pattern, exposed, [name for known in listed for name in known])
         if not hint and "*" in pattern:
             continue
@@ -95,7 +100,7 @@ def policy_problems(
     return problems.all()
 
 
-def _has(known: Mapping[str, object], pattern: str) -> bool:
+def _has(known: Collection[str], pattern: str) -> bool:
     if "*" not in pattern:
         return pattern in known
     return any(matches(pattern, name) for name in known)
