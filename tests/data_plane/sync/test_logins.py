@@ -37,6 +37,8 @@ class Links:
         raise NotImplementedError
 
     async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
+        if "fault" in answer:
+            raise PermissionError(13, "Permission denied")
         if "code" not in answer:
             raise Fault(Reason.INVALID_REQUEST, "The login failed: there is no code.")
         return LoginSubject("mail", "acme", "anna")
@@ -57,6 +59,13 @@ async def test_calls_use_a_finished_login_before_its_person_hears_of_it(
         result = await bench.plane.expect("login_result")
         assert (result.id, result.user) == (7, "anna" if "code" in answer else "")
         assert changed.done() is ("code" in answer)
+
+
+async def test_a_person_hears_of_a_failure_of_the_worker_at_once() -> None:
+    async with worker_bench(login_links=Links()) as bench:
+        bench.plane.send(login_step=sync_pb2.LoginStep(id=7, state="s", answer={"fault": ""}))
+        result = await bench.plane.expect("login_result")
+        assert (result.id, "see the worker's log" in result.message) == (7, True)
 
 
 async def test_a_call_uses_a_login_that_another_process_has_just_finished(tmp_path: Path) -> None:

@@ -205,8 +205,9 @@ class ActiveCall(Struct, eq=False):
         has_waited_for_lists: Whether it has waited for a change of its lease's tools.
         audit: Its audit record, or None if nothing is recorded.
         holds_reply: Whether its reply waits until the audit's sink has the record of its end.
-        login_steps: How often it was not sent for want of a login.
-        login_changes: How many changes of logins there had been when it was last sent.
+        was_asked_to_log_in: Whether its caller was asked for a login that its request lacked.
+        login_changes: How many changes of logins there had been when it was sent again; None if it
+            never was.
         policy: The policy of its tool, or None if its server has none.
         judged: Input of the rules and permissions that must still be checked, or None.
         deadline: When it expires, by the event loop's clock; None until the executor knows.
@@ -245,8 +246,8 @@ class ActiveCall(Struct, eq=False):
     audit: AuditEntry | None = None
     holds_reply: bool = False
     has_ended: bool = False
-    login_steps: int = 0
-    login_changes: int = 0
+    was_asked_to_log_in: bool = False
+    login_changes: int | None = None
     task: asyncio.Task[None] | None = None
     deadline: float | None = None
     asks: OpenAsks | None = None

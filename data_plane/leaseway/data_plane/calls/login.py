@@ -67,22 +67,20 @@ async def with_next_login(logins: LoginWatcher, required: Fault, active: ActiveC
     Raises:
         Fault: LOGIN_REQUIRED, as given.
     """
-    step, active.login_steps = active.login_steps, active.login_steps + 1
-    if step == 0:
+    if active.login_changes is None:
         followed = logins.changes
         await logins.look()
-        active.login_changes = logins.changes
-        if logins.changes != followed:
-            return
-        step, active.login_steps = 1, 2
-    elif logins.changes != active.login_changes:  # another one came while the call was sent
-        active.login_changes = logins.changes
+    else:
+        followed = active.login_changes
+    active.login_changes = logins.changes
+    if logins.changes != followed:  # it may be this one's login that has come
         return
     url = required.metadata.get("url", "")
     if not url or ELICIT_URL not in active.call.answers:
         raise required
     changed = logins.next_change()
-    if step == 1:
+    if not active.was_asked_to_log_in:
+        active.was_asked_to_log_in = True
         await _ask(active, required, url)
     await _wait(active, required, changed)
     active.login_changes = logins.changes

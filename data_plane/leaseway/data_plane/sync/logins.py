@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from leaseway.data_plane.background import Background
@@ -9,6 +10,8 @@ from leaseway.data_plane.core.ports import LoginLinksPort, LoginSubject
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault
+
+_logger = logging.getLogger(__name__)
 
 
 class LoginSteps:
@@ -53,6 +56,9 @@ class LoginSteps:
                     await self._follow()
         except Fault as fault:
             result.message = fault.message
+        except Exception:  # the person who waits must learn of any failure
+            _logger.exception("A step of a login failed.")
+            result.message = "The login failed: its worker has a fault; see the worker's log."
         self._outgoing.send(sync_pb2.SyncRequest(login_result=result))
 
 

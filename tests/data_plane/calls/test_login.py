@@ -1,0 +1,67 @@
+"""Calls that wait for a login."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.calls.login import with_next_login
+from leaseway.data_plane.core.calls.call import Ask
+from leaseway.data_plane.instances.login_watcher import LoginWatcher
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.mcp import ELICIT_URL
+
+REQUIRED = Fault(Reason.LOGIN_REQUIRED, "Log in.", metadata={"url": "https://c.example/login"})
+
+
+class Logins:
+    """Logins that change when a test says so."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.unfollowed = 0
+        self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def look(self) -> None:
+        for _ in range(self.unfollowed):
+            self.change()
+        self.unfollowed = 0
+
+    def change(self) -> None:
+        self.changes += 1
+        self._next.set_result(None)
+        self._next = asyncio.get_running_loop().create_future()
+
+    def next_change(self) -> asyncio.Future[None]:
+        return self._next
+
+
+async def test_a_caller_is_asked_for_a_login_after_logins_of_others_have_changed() -> None:
+    logins, asked = Logins(), list[Ask]()
+    active = SimpleNamespace(
+        call=SimpleNamespace(answers=frozenset({ELICIT_URL})),
+        deadline=asyncio.get_running_loop().time() + 20,
+        was_asked_to_log_in=False,
+        login_changes=None,
+        event=lambda _text: None,
+        ask=asked.append,
+    )
+
+    async def sent_again() -> None:
+        await with_next_login(cast("LoginWatcher", logins), REQUIRED, cast("ActiveCall", active))
+
+    logins.unfollowed = 1
+    await sent_again()
+    logins.change()
+    await sent_again()
+    assert not asked
+    waiting = asyncio.create_task(sent_again())
+    async with asyncio.timeout(5):
+        while not asked and not waiting.done():
+            await asyncio.sleep(0)
+    assert len(asked) == 1
+    asked[0].answer(b'{"action":"accept"}')
+    logins.change()
+    await waiting
