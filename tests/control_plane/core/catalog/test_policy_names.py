@@ -19,7 +19,10 @@ def item(name: str) -> ListedItem:
 
 
 LISTING = ServerListing(
-    (item("transfer"), item("balance"), item("rm all")), "2025-11-25", prompts=(item("greet"),)
+    (item("transfer"), item("balance"), item("rm all"), item("db:query")),
+    "2025-11-25",
+    prompts=(item("greet"),),
+    resources=(item("docs:greet"),),
 )
 HOURLY = CallLimits(Rate(1, 3_600.0))
 
@@ -54,6 +57,7 @@ def warned(policy: ServerPolicy) -> list[str]:
         (ServerPolicy(rules=(ArgumentRule('tool == "pay"'),)), "rule 1 names 'pay'"),
         (ServerPolicy(rules=(ArgumentRule('tool == "Pay (now)"'),)), "rule 1 names 'Pay (now)'"),
         (ServerPolicy(rules=(ArgumentRule("'pay' != tool"),)), "rule 1 names 'pay'"),
+        (ServerPolicy(rules=(ArgumentRule('tool == "db:qury"'),)), "Did you mean 'db:query'?"),
         (
             ServerPolicy(rules=(ArgumentRule('tool in ["balance", "pay"]'),)),
             "rule 1 names 'pay'",
@@ -76,7 +80,7 @@ def test_a_name_of_nothing_that_is_listed_is_a_warning(policy: ServerPolicy, say
 def test_listed_names_those_of_resources_and_patterns_for_later_tools_are_no_warning() -> None:
     rules = (
         ArgumentRule('tool == "balance"', ("transfer", "greet")),
-        ArgumentRule('tool in ["greet", "note://a"]', ("note://*",)),
+        ArgumentRule('tool in ["greet", "note://a"]', ("note://*", "urn:isbn:1", "docs:greet")),
     )
     agents = {"none": None, "some": NameFilter(("b*",)), "most": NameFilter((), ("rm_all", "rm-*"))}
     grants = {"acme": Grant(NameFilter(("transfer",)), agents)}

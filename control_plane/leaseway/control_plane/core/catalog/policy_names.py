@@ -44,7 +44,7 @@ def _names_in(policy: ServerPolicy) -> Iterator[tuple[str, str]]:
         yield "'quota.tools'", pattern
     for number, rule in enumerate(policy.rules, start=1):
         for name in (*rule.tools, *_compared_tools(rule.expression)):
-            if ":" not in name:  # those of resources need not be listed
+            if "://" not in name:  # those of resources need not be listed
                 yield f"rule {number}", name
     for tenant, grant in (policy.grants or {}).items():
         if grant == NO_GRANT:
@@ -93,7 +93,10 @@ def policy_problems(
         if where.startswith(_BLACKLIST) and any(_has(spellings(name), pattern) for name in tools):
             continue
         hint = _hint(pattern, exposed, [name for known in listed for name in known])
-        if not hint and "*" in pattern:
+        may_be_uri = where.startswith("rule ") and ":" in pattern
+        if not hint and ("*" in pattern or may_be_uri):
+            continue
+        if may_be_uri and any(one.name == pattern for one in listing.resources):
             continue
         text = f"{where} names {shown(pattern)}, but it lists no such tool, so that holds for none."
         problems.add(POLICY_NAMES_NO_TOOL, f"{where}:{pattern}", text + hint)
