@@ -46,6 +46,8 @@ STYLES: Final[tuple[Style, ...]] = get_args(Style)
 """How lists and mappings are serialized: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
 mapping as a separate pair, `a[b]=1`, JSON, in paths `.1.2` and `;a=1,2`, and in a query the value
 alone, without a name."""
+JOINED_STYLES: Final[tuple[Style, ...]] = ("comma", "space", "pipe")
+"""Styles that write a list as one text, with separators."""
 
 IDEMPOTENT: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "QUERY")
 """Methods that may be retried when it is unknown whether the request arrived."""

@@ -22,6 +22,7 @@ from leaseway.control_plane.config.openapi.references import References, Unsuppo
 from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMAS, SchemaReader, is_text
 from leaseway.control_plane.config.openapi.usable import schema_fault
 from leaseway.spec.kinds.http_tools import (
+    JOINED_STYLES,
     RESERVED_HEADERS,
     Body,
     HttpParameter,
@@ -39,7 +40,6 @@ _MAX_DOCUMENT: Final = 4_096
 _IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
 _DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
 _HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
-_JOINED: Final[tuple[Style, ...]] = ("comma", "space", "pipe")
 _OF_LISTS: Final[Mapping[Style, Style]] = {"spread": "repeat"}
 _OF_OBJECTS: Final[Mapping[Style, Style]] = {"repeat": "json"}
 """What a style writes lists or objects like, where it writes them like another one."""
@@ -413,7 +413,7 @@ def _writes_alike(
     may_be_list = not types or "array" in types
     may_be_object = not types or "object" in types
     if is_multipart:  # an object is JSON, and a list a part for each item, unless it is joined
-        return not may_be_list or (style in _JOINED) == (other in _JOINED)
+        return not may_be_list or (style in JOINED_STYLES) == (other in JOINED_STYLES)
     of_lists = {_OF_LISTS.get(name, name) for name in (style, other)}
     of_objects = {_OF_OBJECTS.get(name, name) for name in (style, other)}
     return not (may_be_list and len(of_lists) > 1) and not (may_be_object and len(of_objects) > 1)

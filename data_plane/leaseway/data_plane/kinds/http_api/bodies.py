@@ -16,7 +16,7 @@ from leaseway.data_plane.kinds.http_api.files import (
     file_type,
 )
 from leaseway.data_plane.kinds.http_api.serialization import as_is, joined, pairs, text_of
-from leaseway.spec.kinds.http_tools import Body, HttpParameter, Style
+from leaseway.spec.kinds.http_tools import JOINED_STYLES, Body, HttpParameter, Style
 from leaseway.wire.errors import Fault, Reason
 
 Values = list[tuple[HttpParameter, Any]]
@@ -30,7 +30,6 @@ _LINES: Final = "application/jsonl"
 _SEQUENCE: Final = "json-seq"
 _BEFORE_RECORD: Final = b"\x1e"
 """Begins each record of a JSON text sequence (RFC 7464)."""
-_JOINED: Final = ("comma", "space", "pipe")
 
 
 def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]:
@@ -137,7 +136,7 @@ def _members(values: Values) -> Iterator[tuple[HttpParameter, Any]]:
 
 def _parts(parameter: HttpParameter, value: Any) -> Iterable[Any]:
     """Return the values that are a part each; null is none."""
-    if isinstance(value, list) and parameter.style in _JOINED:
+    if isinstance(value, list) and parameter.style in JOINED_STYLES:
         return [joined(parameter, value, as_is)]
     items = value if isinstance(value, list) and parameter.style != "json" else [value]
     return [item for item in items if item is not None]

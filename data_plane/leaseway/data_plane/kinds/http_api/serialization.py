@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from leaseway.spec.kinds.http_tools import HttpParameter
+from leaseway.spec.kinds.http_tools import JOINED_STYLES, HttpParameter
 
 _MAX_EXACT: Final = 2**53
 """Up to here a float is one whole number."""
@@ -78,7 +78,7 @@ def joined(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
         return quoted(msgspec.json.encode(value).decode())
     separator = _SEPARATORS.get(parameter.style)
     is_plain = isinstance(value, list) or (
-        isinstance(value, dict) and parameter.style in ("comma", "space", "pipe")
+        isinstance(value, dict) and parameter.style in JOINED_STYLES
     )
     if separator is None or not is_plain or not _is_flat(value):
         return quoted(text_of(value))
