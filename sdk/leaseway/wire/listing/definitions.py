@@ -22,7 +22,12 @@ class CallHints:
 @lru_cache(maxsize=20_000)
 def call_hints(definition: bytes) -> CallHints:
     """Return the hints of a tool's definition; cached, not parsed per request."""
-    annotations = object_in(json.loads(definition), "annotations")
+    return hints_in(json.loads(definition))
+
+
+def hints_in(tool: dict[str, Any]) -> CallHints:
+    """Return the hints of a tool's parsed definition."""
+    annotations = object_in(tool, "annotations")
     return CallHints(
         idempotent=annotations.get("idempotentHint") is True,
         read_only=annotations.get("readOnlyHint") is True,

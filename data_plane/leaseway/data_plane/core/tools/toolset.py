@@ -23,6 +23,7 @@ from leaseway.data_plane.core.tools.structured import StructuredCheck
 from leaseway.spec.contracts import same_contract
 from leaseway.spec.model import NameRules
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.listing.definitions import hints_in
 from leaseway.wire.text.suggestions import alike
 
 _decode = msgspec.json.Decoder().decode
@@ -217,15 +218,14 @@ def _compile_plan(entry: ExposedTool, definition: bytes) -> ToolPlan:
             arguments = LazyArgumentCheck(definition, is_quick=ArgumentCheck(schema).is_quick)
         except SchemaNotCompiled as error:
             problem = str(error) or "it does not compile"
-    hints = tool.get("annotations")
-    hints = hints if isinstance(hints, dict) else {}
+    hints = hints_in(tool)
     return ToolPlan(
         original_name=entry.original_name,
         name=entry.name,
         definition=definition,
         arguments=arguments,
-        idempotent=hints.get("idempotentHint") is True,
-        read_only=hints.get("readOnlyHint") is True,
+        idempotent=hints.idempotent,
+        read_only=hints.read_only,
         schema_problem=problem,
         label=entry.label or entry.original_name,
         results=StructuredCheck(definition) if "outputSchema" in tool else None,
