@@ -25,7 +25,7 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, run_stream
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
-from leaseway.wire.channels.local import LocalCaller
+from leaseway.wire.channels.local import SINGLE_FIELDS, LocalCaller
 from leaseway.wire.channels.local_rpcs import LocalChannel, LocalRpcs
 from leaseway.wire.errors import Fault
 from leaseway.wire.sharing.limits import over_limit
@@ -35,7 +35,6 @@ _METHOD: Final = "/leaseway.v1.ExecutionService/Exchange"
 _OK: Final = execution_pb2.Result()
 _ERROR: Final = execution_pb2.Result(is_error=True)
 """The results of most calls, which have a payload and nothing else."""
-_SINGLE: Final = ("keep_alive", "going_away")
 
 
 class LocalReplies(Replies):
@@ -118,7 +117,7 @@ class LocalReplies(Replies):
     def _put(self, field: str, message: Any) -> None:
         if self.is_over:
             return
-        fields: dict[str, Any] = {field: message if field in _SINGLE else (message,)}
+        fields: dict[str, Any] = {field: message if field in SINGLE_FIELDS else (message,)}
         self._caller.handle_response(execution_pb2.ExchangeResponse(**fields))
 
     def _put_result(self, result: execution_pb2.Result) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from leaseway.sdk.transport import faults
 from leaseway.sdk.transport.exchange import (
@@ -20,11 +20,10 @@ from leaseway.sdk.transport.exchange import (
 )
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_RESULT
-from leaseway.wire.channels.local import LocalStream, LocalWorker
+from leaseway.wire.channels.local import SINGLE_FIELDS, LocalStream, LocalWorker
 from leaseway.wire.messages.frames import OversizePayload
 
 _logger = logging.getLogger(__name__)
-_SINGLE: Final = ("keep_alive", "going_away")
 
 
 class LocalExchange(Exchange):
@@ -85,7 +84,7 @@ class LocalExchange(Exchange):
         return ticket in self._queued_calls
 
     def _send(self, field: str, message: Any) -> None:
-        fields: dict[str, Any] = {field: message if field in _SINGLE else (message,)}
+        fields: dict[str, Any] = {field: message if field in SINGLE_FIELDS else (message,)}
         request = execution_pb2.ExchangeRequest(**fields)
         if self._stream is None:
             self._queued.append(request)

@@ -6,11 +6,14 @@ over gRPC, in the same messages; neither end knows how the other one is built (d
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import grpc
 
 from leaseway.v1 import catalog_pb2, execution_pb2
+
+SINGLE_FIELDS: Final = ("keep_alive", "going_away")
+"""Fields of requests and responses of an exchange that are one message each, not a list."""
 
 
 class LocalStream(Protocol):

@@ -257,7 +257,7 @@ def _wanted(
         near = nearest(server, {key.server_id: None for key in servers}, 1)
         hint = f" Did you mean '{near[0]}'?" if near else " See: leaseway check"
         raise CliFailure(f"The configuration has no usable server '{server[:64]}'.{hint}", USAGE)
-    if spec.part.auth.subject not in ("tenant", "user"):
+    if not spec.part.auth.logs_in:
         raise CliFailure(
             f"Nobody logs in to the server {server}: its entry has no auth: {{authorization_code:"
             " {for: tenant}}, or for: user.",

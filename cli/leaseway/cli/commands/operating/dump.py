@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -23,6 +23,7 @@ from leaseway.cli.options.common import ConnectionOptions, client_options, examp
 from leaseway.cli.options.config import ConfiguredCommand
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import plain, say
+from leaseway.wire.messages.states import CallSelection
 from leaseway.wire.secrets.redaction import Hidden, hide, redact
 from leaseway.wire.secrets.secret_names import looks_secret
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
@@ -106,7 +107,7 @@ async def _fetch_all(client: AsyncClient) -> dict[str, str]:
     }
     events = await observe.fetch_events(client)
     found["events.jsonl"] = "".join(json.dumps(plain(event)) + "\n" for event in events)
-    for selection in ("failed", "slow", "recent"):
+    for selection in get_args(CallSelection):
         calls, _silent = await observe.fetch_calls(client, selection, limit=200)
         found[f"calls-{selection}.json"] = _json(calls)
     found["traffic.json"] = _json(await observe.fetch_traffic(client))
