@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from functools import partial
 
+import msgspec
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.doubles.transport import MemoryTransport
@@ -17,6 +18,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.incoming import REQUESTS_OF_CLIENTS
 from leaseway.data_plane.mcp.protocol.messages.reading import read_repaired
+from leaseway.data_plane.mcp.protocol.messages.server_requests import parse_params
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -116,6 +118,19 @@ async def test_a_response_may_repeat_its_request(
     repeated = '{"jsonrpc":"2.0","method":"tools/call","params":{"name":"echo"},'
     peer.receive([(repeated + answer(1, "x").removeprefix('{"jsonrpc":"2.0",')).encode()])
     assert (outcomes, peer.echoes) == ({1: outcome("x")}, 0)
+
+
+async def test_a_number_out_of_range_costs_only_its_message(
+    peer: StreamPeer, outcomes: dict[int, Outcome]
+) -> None:
+    request = ToolRequest("x", b'"ref":{}', b"{}", method="completion/complete")
+    peer.call(request, partial(outcomes.__setitem__, 3))
+    far = b'{"jsonrpc":"2.0","id":3,"result":{"completion":{"total":1e999}}}'
+    peer.receive([far, answer(1, "x").encode()])
+    assert outcomes[3].fault is not None
+    assert outcomes[1] == outcome("x")
+    asked = b'{"requestedSchema":{"maximum":1e999}}'
+    assert parse_params(msgspec.Raw(asked)) == asked
 
 
 async def test_a_request_with_null_for_what_responses_have_answers_nothing(

@@ -555,7 +555,7 @@ class Peer(Dispatcher[TransportContext]):
     def _resolve(self, entry: Pending, answer: JsonRpcMessage) -> None:
         try:
             entry.resolve(answer)
-        except RecursionError:  # it has nearly as many levels as can be read
+        except (RecursionError, ValueError):  # such as 1e999, or nearly too many levels
             entry.fail(invalid_result(self.server))
 
     def _count_dropped_response(self, key: object) -> None:

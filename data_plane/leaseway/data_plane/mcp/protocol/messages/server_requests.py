@@ -156,7 +156,12 @@ def parse_params(raw: msgspec.Raw) -> bytes | None:
             params.decode()
     except UnicodeDecodeError:
         return None
-    return corrected_params(params) if params.startswith(b"{") else None
+    if not params.startswith(b"{"):
+        return None
+    try:
+        return corrected_params(params)
+    except (RecursionError, ValueError):  # such as 1e999, or nearly too many levels
+        return params
 
 
 class _Required(msgspec.Struct):
