@@ -70,6 +70,22 @@ def test_a_part_is_written_anew_or_left_out(written: Any, accepted: Any) -> None
     assert with_accepted_names(schema).schema == of_property(accepted)
 
 
+@pytest.mark.parametrize(
+    ("written", "accepted"),
+    [
+        ({"not": {"pattern": EMAIL}}, {}),
+        ({"if": {"pattern": EMAIL}, "then": {"minLength": 5}}, {"then": {"minLength": 5}}),
+        ({"oneOf": [{**A, "pattern": EMAIL}, A]}, {"anyOf": [A, A]}),
+        ({"oneOf": [{"anyOf": [{"type": "any"}, A]}, A]}, {"anyOf": [{"anyOf": [{}, A]}, A]}),
+        ({"anyOf": [A], "oneOf": [{"pattern": EMAIL}]}, {"anyOf": [A]}),
+        ({"oneOf": [{**A, "title": 1}, NULL]}, {"oneOf": [A, NULL]}),
+        ({"not": {"type": "STRING"}}, {"not": A}),
+    ],
+)
+def test_what_remains_of_a_part_excludes_no_value(written: Any, accepted: Any) -> None:
+    assert with_accepted_parts(of_property(written)) == of_property(accepted)
+
+
 def test_a_schema_written_anew_names_no_older_draft() -> None:
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert with_accepted_parts({**head, **of_property({"items": [A]})}) == of_property(

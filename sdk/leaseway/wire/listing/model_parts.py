@@ -5,7 +5,9 @@ Anthropic and OpenAI refuse all tools of a request for one part of one schema th
 absent. So do OpenAI and LangChain for a reference that leads nowhere, OpenAI for a list that says
 nothing of its items, and for a regular expression that looks around, and agent frameworks for a
 value of several types, or true in place of a schema. These forms are written in another one here,
-and what cannot be is left out: the worker still checks calls against the server's own schema.
+and what cannot be is left out: the worker still checks calls against the server's own schema. What
+remains allows all that the whole does: a negation or condition goes with its part, and exactly one
+of several schemas becomes any of them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from leaseway.wire.text.regular_expressions import has_lookaround
 _MAX_DEPTH: Final = 64
 _LEFT_OUT: Final = object()
 _SINGLE: Final = frozenset({*MEMBERS, *CONDITIONS, "items"})
+_NARROWING: Final = frozenset({"not", "if"})
+"""Keywords that allow less if their schema allows more."""
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment"})
 _BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _USUAL: Final[Mapping[str, type]] = {
@@ -83,6 +87,7 @@ class _Parts:
     def __init__(self, broken: Container[str] = (), *, lists_types: bool = False) -> None:
         self.references: set[str] = set()
         self._broken = broken
+        self._widened = 0
         self._lists_types = lists_types
 
     def accepted(self, schema: Any, depth: int = 0) -> Any:
@@ -91,17 +96,26 @@ class _Parts:
             return schema
         current = _in_new_form(schema) if _is_of_another_form(schema) else schema
         changed: dict[str, Any] = {}
+        overlaps = False
         for keyword, value in current.items():
             if _USUAL.get(keyword) is type(value):
                 continue
+            before = self._widened
             part = self._value(keyword, value, depth)
+            if self._widened > before:
+                overlaps = overlaps or keyword == "oneOf"
+                part = _LEFT_OUT if keyword in _NARROWING else part
             if part is not value:
                 changed[keyword] = part
+            is_said = schema.get(keyword) is not None and keyword not in _ANNOTATIONS
+            self._widened += is_said and part is _LEFT_OUT
         if changed:
             current = {**current, **changed}
             for keyword in changed:
                 if current[keyword] is _LEFT_OUT:
                     del current[keyword]
+        if overlaps and "oneOf" in current:
+            current.setdefault("anyOf", current.pop("oneOf"))
         kind = current.get("type")
         is_list = kind == "array" or (isinstance(kind, list) and "array" in kind)
         if is_list and "items" not in current:
