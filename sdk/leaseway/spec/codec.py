@@ -8,18 +8,17 @@ control plane, and the key is sent beside them, as a message.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from leaseway.spec.kinds.table import part_type, split
-from leaseway.spec.model import NameRules, ServerSpec, Transform, VariantKey
+from leaseway.spec.model import NameRules, ServerSpec, Transform, TransformKind, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import catalog_pb2, sync_pb2
 
 _MAX_SAID: Final = 300
-_TransformKind = Literal["prefix", "suffix", "replace"]
-_Steps = list[tuple[_TransformKind, str, str]]
+_Steps = list[tuple[TransformKind, str, str]]
 
 
 class SpecNotUnderstood(ValueError):

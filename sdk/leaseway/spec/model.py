@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar, assert_never, get_args
 
 from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
@@ -46,6 +46,7 @@ MAX_SPARES: Final = 4_096
 InheritEnv = Literal["safe", "all", "none"]
 INHERIT_ENV: Final[tuple[InheritEnv, ...]] = get_args(InheritEnv)
 Start = Literal["eager", "lazy"]
+TransformKind = Literal["prefix", "suffix", "replace"]
 
 
 class VariantKey(NamedTuple):
@@ -126,7 +127,7 @@ class Transform:
             each occurrence of a text, never empty.
     """
 
-    kind: Literal["prefix", "suffix", "replace"]
+    kind: TransformKind
     add: str = field(
         metadata=declared(
             Key(OwnReader(), "What stands in its place; `{server}` is the server's id.", default="")
@@ -415,12 +416,15 @@ class NameRules:
 def transformed(name: str, transforms: Sequence[Transform]) -> str:
     """Apply all transforms to an original name, in order."""
     for step in transforms:
-        if step.kind == "prefix":
-            name = step.add + name.removeprefix(step.remove)
-        elif step.kind == "replace":
-            name = name.replace(step.remove, step.add)
-        else:
-            name += step.add
+        match step.kind:
+            case "prefix":
+                name = step.add + name.removeprefix(step.remove)
+            case "replace":
+                name = name.replace(step.remove, step.add)
+            case "suffix":
+                name += step.add
+            case _:
+                assert_never(step.kind)
     return name
 
 

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from leaseway.wire.bounds import MIB
 
-VARIABLES: Final = ("method", "tool", "tenant", "agent", "session", "args")
-"""The variables of an expression: `args` are the call's arguments, the others are texts. `tool` is
-the name of the prompt, or the URI, if `method` is not `tools/call`."""
+
+class Facts(TypedDict):
+    """The variables of an expression: `args` are the call's arguments, the others are texts.
+
+    `tool` is the name of the prompt, or the URI, if `method` is not `tools/call`.
+    """
+
+    method: str
+    tool: str
+    tenant: str
+    agent: str
+    session: str
+    args: Mapping[str, Any]
+
+
+VARIABLES: Final = tuple(Facts.__annotations__)
 
 MAX_VALUES: Final = 2_000
 """Values in the arguments that a rule uses: CEL copies each. Calls with more are denied."""

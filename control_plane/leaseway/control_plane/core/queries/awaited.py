@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.spec.model import Transform, VariantKey
@@ -50,16 +50,19 @@ def find_awaited(
 def may_result(transforms: Sequence[Transform], name: str) -> bool:
     """Return whether some original name may become this one, as far as that is easy to see."""
     for step in reversed(transforms):
-        if step.kind == "replace":
-            return True
-        if step.kind == "suffix":
-            if not name.endswith(step.add):
-                return _ALTERED.search(name) is not None
-            name = name[: len(name) - len(step.add)]
-        elif not name.startswith(step.add):
-            return False
-        elif step.remove:
-            return True  # the original name may or may not have had it
-        else:
-            name = name.removeprefix(step.add)
+        match step.kind:
+            case "replace":
+                return True
+            case "suffix":
+                if not name.endswith(step.add):
+                    return _ALTERED.search(name) is not None
+                name = name.removesuffix(step.add)
+            case "prefix":
+                if not name.startswith(step.add):
+                    return False
+                if step.remove:
+                    return True  # the original name may or may not have had it
+                name = name.removeprefix(step.add)
+            case _:
+                assert_never(step.kind)
     return bool(name)
