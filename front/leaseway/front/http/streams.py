@@ -358,8 +358,7 @@ class HttpReply:
     def finish(self, message: bytes, status: int = 200) -> None:
         """Send the response."""
         if self._stream is None:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._stop_timer()
             self._sender.send_message(message, 403 if self._is_step_up else status, self._headers)
         else:
             self._stream.put(message, keep=True)

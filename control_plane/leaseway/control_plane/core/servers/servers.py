@@ -374,8 +374,9 @@ class Servers:
     def _shared(self, key: VariantKey, listing: ServerListing) -> ServerListing:
         """Return the common variant's listing if a tenant's is equal: it keeps what it derives."""
         common = self.last_known_good.get(common_key(key)) if key.tenant else None
-        is_same = common is not None and common.listing.digest == listing.digest
-        return common.listing if common is not None and is_same else listing
+        if common is not None and common.listing.digest == listing.digest:
+            return common.listing
+        return listing
 
     def _renew_exposure(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.renew_exposure(spec))

@@ -346,12 +346,7 @@ def find_access(namespace: str | None) -> ApiAccess:
 
 def is_running(status: Mapping[str, Any]) -> bool:
     """Return whether the server's container runs."""
-    states = [
-        container
-        for container in status.get("containerStatuses") or ()
-        if container["name"] == CONTAINER
-    ]
-    return bool(states) and "running" in (states[0].get("state") or {})
+    return "running" in _states(status, "containerStatuses").get(CONTAINER, {})
 
 
 def ending(pod: Mapping[str, Any]) -> Ending | None:
