@@ -35,6 +35,7 @@ async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> No
     Raises:
         Fault: There is none; LOGIN_REQUIRED if nobody has logged in.
     """
+    changed = logins.next_change()  # also one that comes while it is tried again
     try:
         await _find_with_present(active, logins, find)
         return
@@ -44,7 +45,6 @@ async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> No
         if not is_asked or ELICIT_URL not in active.call.answers:
             raise
         required = fault
-    changed = logins.next_change()
     await _ask(active, required, url)
     while True:
         await _wait(active, required, changed)
