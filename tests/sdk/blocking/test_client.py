@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.sdk.fakes import (
 )
 
 from leaseway.sdk import Client, ToolNotFound
-from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, LoopThread
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, LoopThread, run_in_thread
 from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.leases.manager import LeaseManager
@@ -115,6 +116,30 @@ def test_the_loop_starts_with_the_next_call_after_an_interrupt_of_its_start(
         with pytest.raises(KeyboardInterrupt):
             loop_thread.run(answer)
     assert_answers(loop_thread)
+
+
+async def test_a_cancellation_before_the_loop_has_started_cancels_the_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cold = LoopThread()
+    monkeypatch.setattr("leaseway.sdk.blocking.loop_thread.LOOP_THREAD", cold)
+    started, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        started.set()
+        go_on.wait(BOUND)
+        try:
+            cold.run(partial(asyncio.sleep, 2 * BOUND))
+        except asyncio.CancelledError:
+            ended.set()
+
+    calling = asyncio.create_task(run_in_thread(call))
+    assert await asyncio.to_thread(started.wait, BOUND)
+    calling.cancel()
+    await asyncio.wait([calling])
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, BOUND)
+    cold._stop()
 
 
 async def test_leases_are_only_used_in_the_loop_thread(

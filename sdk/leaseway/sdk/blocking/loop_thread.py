@@ -125,7 +125,8 @@ async def run_in_thread(function: Callable[..., ResultT], *arguments: object) ->
     try:
         return await asyncio.to_thread(function, *arguments)
     except asyncio.CancelledError:
-        LOOP_THREAD.schedule(cancellation.cancel)
+        if not LOOP_THREAD.schedule(cancellation.cancel):
+            cancellation.cancel()  # there is no loop yet, so nothing waits in it
         raise
     finally:
         _cancellation.reset(token)
