@@ -385,9 +385,11 @@ def server_of(login: Login) -> AuthorizationServer:
     """Return the authorization server of a login, as it was discovered then."""
     stored = login.metadata.get(SERVER, {})
     names = {field.name for field in fields(AuthorizationServer)}  # a newer version may store more
-    known: dict[str, Any] = {name: value for name, value in stored.items() if name in names}
-    for name in ("client_auth_methods", "assertion_algorithms", "scopes"):
-        known[name] = tuple(known.get(name, ()))
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+        for name, value in stored.items()
+        if name in names
+    }
     return AuthorizationServer(**known)
 
 
