@@ -111,6 +111,12 @@ def test_each_linked_file_exists(page: Path) -> None:
         assert (REPOSITORY / page.parent / target).exists(), f"{page}: {target}"
 
 
+@pytest.mark.parametrize("page", [Path("README.md"), Path("CONTRIBUTING.md"), *PAGES], ids=str)
+def test_no_text_becomes_a_row_of_the_table_before_it(page: Path) -> None:
+    text = (REPOSITORY / page).read_text()
+    assert not re.findall(r"^\|.*\n(?!\||<!--|[ \t]*$).*", text, re.MULTILINE)
+
+
 def test_every_file_that_contributing_names_exists() -> None:
     named = re.findall(r"`([a-z_/]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     files = [
