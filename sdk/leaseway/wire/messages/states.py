@@ -52,7 +52,7 @@ _MEANINGS: Final[Mapping[ServerState, str]] = {
     ServerState.DEGRADED: (
         "It serves its last working state, or does not run on some of its workers."
     ),
-    ServerState.PENDING: "No worker has tried to start it yet.",
+    ServerState.PENDING: "No worker's first try to start it has ended yet.",
     ServerState.STARTING: "Its workers are starting it.",
     ServerState.READY: "It serves calls on all of its workers.",
 }
