@@ -27,6 +27,7 @@ from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.connection import Peer
+from leaseway.data_plane.mcp.protocol.logged import LoggedOfServers
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.kinds.transports import registered_transports
@@ -120,6 +121,7 @@ class Bench:
         self.server_folders: list[str] = []
         self.own_paths: list[Path] = []
         self.eras = KnownEras()
+        self.logged = LoggedOfServers()
 
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
@@ -147,6 +149,7 @@ class Bench:
             server_folders=lambda: self.server_folders,
             own_paths=lambda: self.own_paths,
             eras=self.eras,
+            logged=self.logged,
         )
         for name in ("vault", "tokens"):
             if name in more:

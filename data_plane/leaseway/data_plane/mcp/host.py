@@ -12,6 +12,7 @@ import aiohttp
 
 from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.mcp.eras import KnownEras
+from leaseway.data_plane.mcp.protocol.logged import LoggedOfServers
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.wire import bounds
@@ -33,6 +34,7 @@ class Host:
         http: The worker's pooled HTTP client.
         tokens: The OAuth tokens of its servers.
         eras: What earlier starts found out about the protocol of servers.
+        logged: What their connections have logged of servers.
     """
 
     environment: Mapping[str, str]
@@ -40,6 +42,7 @@ class Host:
     vault: Vault = NO_VAULT
     tokens: Tokens = field(default_factory=Tokens)
     eras: KnownEras = field(default_factory=KnownEras)
+    logged: LoggedOfServers = field(default_factory=LoggedOfServers)
 
 
 def http_client(connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:

@@ -357,6 +357,7 @@ class Instance:
         peer.leased = not self.spec.truely_stateless
         peer.client = self._greeting.client
         peer.asks_alone = self._greeting.is_legacy
+        peer.logged = self._host.logged.of(self.spec.launch_hash)
         peer.ask_waiting(partial(self._listener.find_caller, self))
         peer.outside.connect(partial(self._listener.on_notification, self))
         peer.warned.connect(partial(self._listener.on_warning, self))

@@ -162,7 +162,7 @@ def reader(served: Served, answers: list[JsonRpcMessage]) -> EventReader:
         lambda _, message: answers.append(message),
         lambda _: not answers,
         lambda: None,
-        lambda: None,
+        lambda: False,
     )
 
 

@@ -157,6 +157,15 @@ async def test_a_line_above_the_limit_that_answers_nothing_ends_the_connection(
     assert "32 MiB" in why.message
 
 
+async def test_garbage_is_logged_once_for_all_instances_of_a_server(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        instance = await bench.start(bench.stdio("faulty", "garbage"))
+        assert await bench.text(instance, "call") == "still here"
+    assert caplog.text.count("that are not JSON-RPC") == 1
+
+
 @pytest.mark.parametrize("how", ["broken_line", "deep_line"])
 async def test_a_broken_line_fails_the_call_that_it_names(bench: Bench, how: str) -> None:
     instance = await bench.start(bench.stdio("faulty", how))

@@ -27,6 +27,7 @@ from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import CALL_ENDED, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.definitions.greeting import CORRECTIONS
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
+from leaseway.data_plane.mcp.protocol.logged import LoggedOnce
 from leaseway.data_plane.mcp.protocol.messages.client_meta import GREETINGS, Offer, introduce
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
@@ -101,6 +102,7 @@ class Peer(Dispatcher[TransportContext]):
         stray_replies: Responses to requests that were never sent.
         garbage: Messages that were not JSON-RPC.
         echoes: Our own requests that came back.
+        logged: What was logged of its server, by any instance. Set before the handshake.
     """
 
     correlates = False
@@ -144,7 +146,7 @@ class Peer(Dispatcher[TransportContext]):
         self.reopened: Signal[()] = Signal()
         self.missed: Signal[()] = Signal()
         self._warned = False
-        self._corrected: set[str] = set()
+        self.logged = LoggedOnce()
         self._inbox = Inbox(
             server,
             self.transport_type,
@@ -232,8 +234,7 @@ class Peer(Dispatcher[TransportContext]):
 
     def log_repair(self, what: str = "messages that are not JSON in UTF-8", how: str = "") -> None:
         """Log, once, that what a server sends is corrected, and `how`."""
-        if what not in self._corrected:
-            self._corrected.add(what)
+        if self.logged.is_first(what):
             text = "The server %s sends %s, which are corrected%s. Ask its maintainer to fix it."
             _logger.warning(text, self.server, what, f" ({how})" if how else "")
 
@@ -565,7 +566,7 @@ class Peer(Dispatcher[TransportContext]):
             self._abandoned.discard(key)
             return
         self.stray_replies += 1
-        if self.stray_replies == 1:
+        if self.stray_replies == 1 and self.logged.is_first("stray replies"):
             _logger.warning(
                 "The server %s answers a request that it was never sent; such responses are "
                 "dropped. Further ones are only counted.",

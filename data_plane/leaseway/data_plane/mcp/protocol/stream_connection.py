@@ -284,7 +284,7 @@ class StreamPeer(Peer):
 
     def _count_garbage(self) -> None:
         self.garbage += 1
-        if self.garbage == 1:
+        if self.garbage == 1 and self.logged.is_first("garbage"):
             _logger.warning(
                 "The server %s sends messages over %s that are not JSON-RPC; they are ignored. %s",
                 self.server,
@@ -298,7 +298,7 @@ class StreamPeer(Peer):
         From then on no request is answered: the answer would come back, too, and end a call.
         """
         self.echoes += 1
-        if self.echoes == 1:
+        if self.echoes == 1 and self.logged.is_first("echoes"):
             _logger.warning(
                 "The server %s %s What comes back is ignored, and its own requests get no answer.",
                 self.server,

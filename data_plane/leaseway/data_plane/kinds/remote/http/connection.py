@@ -541,8 +541,9 @@ class HttpConnection(Peer):
         elif self._handle_response(message):
             self._has_served, self._unproven = bool(self.era.version), False
 
-    def _count_stray(self) -> None:
+    def _count_stray(self) -> bool:
         self.garbage += 1
+        return self.garbage == 1 and self.logged.is_first("garbage")
 
     def _is_pending(self, key: object) -> bool:
         return key in self._calls or key in self._requests

@@ -69,7 +69,8 @@ class EventReader:
     """Reads response streams of one connection, and resumes them.
 
     `on_message` handles a message for a pending request, given its key. `on_repaired` is called
-    when a message had to be repaired, `on_stray` for an event that is none.
+    when a message had to be repaired, `on_stray` for an event that is none; it returns whether to
+    log that.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class EventReader:
         on_message: Callable[[object, JsonRpcMessage], None],
         is_pending: Callable[[object], bool],
         on_repaired: Callable[[], None],
-        on_stray: Callable[[], None],
+        on_stray: Callable[[], bool],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
@@ -87,7 +88,6 @@ class EventReader:
         self._is_pending = is_pending
         self._on_repaired = on_repaired
         self._on_stray = on_stray
-        self._has_warned = False
 
     async def read(
         self,
@@ -190,19 +190,17 @@ class EventReader:
             messages = await self._read_messages(data)
         except ValueError:
             if key is None or response_key(data[:_HEAD], data[-_HEAD:]) != key:
-                self._on_stray()
+                self._skip_stray()
                 return
             raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
         for message in messages:
             if message.is_none and (key is None or request_key(message.id) != key):
-                self._warn_of_stray()
-                self._on_stray()
+                self._skip_stray()
             else:
                 self._on_message(key, message)
 
-    def _warn_of_stray(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
+    def _skip_stray(self) -> None:
+        if self._on_stray():
             _logger.warning(
                 "The server %s sends events that are not JSON-RPC; they are ignored. Signs of life "
                 "belong in comments.",

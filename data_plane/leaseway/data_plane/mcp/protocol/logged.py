@@ -1,0 +1,37 @@
+"""What was logged of servers: it is logged once for each, not for each of its instances. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+_MAX_SERVERS: Final = 4096
+
+
+class LoggedOnce:
+    """What the instances of one server have logged of it."""
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+
+    def is_first(self, kind: str) -> bool:
+        """Return whether none of them has logged this kind of message yet; now one has."""
+        if kind in self._kinds:
+            return False
+        self._kinds.add(kind)
+        return True
+
+
+class LoggedOfServers:
+    """What was logged of each server, by launch hash; the newest 4,096."""
+
+    def __init__(self) -> None:
+        self._servers: OrderedDict[str, LoggedOnce] = OrderedDict()
+
+    def of(self, launch_hash: str) -> LoggedOnce:
+        """Return what all instances of a server share."""
+        logged = self._servers.setdefault(launch_hash, LoggedOnce())
+        self._servers.move_to_end(launch_hash)
+        if len(self._servers) > _MAX_SERVERS:
+            self._servers.popitem(last=False)
+        return logged
