@@ -19,6 +19,7 @@ from tests.conftest import BOUND
 from leaseway.sdk import (
     ControlPlaneUnavailable,
     InstanceLog,
+    Tool,
     Unauthenticated,
 )
 from leaseway.wire.messages.states import ServerState
@@ -82,8 +83,10 @@ def test_tools_are_listed_with_both_names_and_their_first_line(
     ]
 
 
-def test_tools_as_json_have_schemas(run: Run, client: MemoryClient) -> None:
+def test_tools_as_json_have_all_fields(run: Run, client: MemoryClient) -> None:
     [tool] = json.loads(run("tools", "--json").stdout)
+    names = {field.name for field in dataclasses.fields(Tool)}
+    assert tool.keys() == names | {"qualified_name"}
     assert tool["qualified_name"] == "time:now"
     assert tool["input_schema"] == {}
     assert tool["output_schema"] is None

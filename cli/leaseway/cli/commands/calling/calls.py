@@ -23,7 +23,7 @@ from leaseway.cli.options.connection import with_client
 from leaseway.cli.options.tool_arguments import are_pairs, keep_texts, parse_arguments
 from leaseway.cli.output.content import describe_item, how_to_get, result_pieces
 from leaseway.cli.output.files import Output, Piece, output_options, stdout_or_fail
-from leaseway.cli.output.tables import one_line, print_json, print_table, say
+from leaseway.cli.output.tables import one_line, plain, print_json, print_table, say
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import LOG_LEVELS
 
@@ -57,7 +57,7 @@ def tools(
 
     listed = with_client(connection, request, user=user)
     if as_json:
-        print_json([_tool(tool) for tool in listed])
+        print_json([with_qualified_name(tool) for tool in listed])
     else:
         rows = [
             (t.name, t.qualified_name, "shared" if t.shared else "leased", first_line(t))
@@ -259,19 +259,9 @@ def artifact(
     target.save([with_client(connection, request, user=user)])
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "qualified_name": tool.qualified_name,
-        "server_id": tool.server_id,
-        "original_name": tool.original_name,
-        "title": tool.title,
-        "description": tool.description,
-        "shared": tool.shared,
-        "input_schema": tool.input_schema,
-        "output_schema": tool.output_schema,
-        "annotations": tool.annotations,
-    }
+def with_qualified_name(item: Tool | Prompt) -> dict[str, Any]:
+    """Return all fields of an item for JSON, and its qualified name."""
+    return {**plain(item), "qualified_name": item.qualified_name}
 
 
 def first_line(item: Tool | Prompt | Resource | ResourceTemplate) -> str:

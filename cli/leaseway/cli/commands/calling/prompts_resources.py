@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.calling.calls import first_line
+from leaseway.cli.commands.calling.calls import first_line, with_qualified_name
 from leaseway.cli.commands.calling.session_leases import print_new_lease, with_lease
 from leaseway.cli.commands.server_checks import check_servers, print_pending
 from leaseway.cli.errors import CliFailure
@@ -56,7 +56,7 @@ def prompts(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptio
 
     listed = with_client(connection, request)
     if as_json:
-        print_json([_prompt(prompt) for prompt in listed])
+        print_json([with_qualified_name(prompt) for prompt in listed])
     else:
         rows = [
             (p.name, p.qualified_name, list(map(_argument, p.arguments)), _shared(p), first_line(p))
@@ -218,20 +218,6 @@ def _shared(item: Prompt | Resource | ResourceTemplate) -> str:
 
 def _argument(argument: PromptArgument) -> str:
     return f"{argument.name}*" if argument.required else argument.name
-
-
-def _prompt(prompt: Prompt) -> dict[str, Any]:
-    return {
-        "name": prompt.name,
-        "qualified_name": prompt.qualified_name,
-        "server_id": prompt.server_id,
-        "original_name": prompt.original_name,
-        "title": prompt.title,
-        "description": prompt.description,
-        "shared": prompt.shared,
-        "arguments": prompt.arguments,
-        "extra": prompt.extra,
-    }
 
 
 def _resource(item: Resource) -> dict[str, Any]:
