@@ -86,6 +86,17 @@ def test_what_remains_of_a_part_excludes_no_value(written: Any, accepted: Any) -
     assert with_accepted_parts(of_property(written)) == of_property(accepted)
 
 
+def test_what_remains_excludes_no_value_through_a_reference() -> None:
+    one, other = {"$ref": "#/$defs/one"}, {"$ref": "#/$defs/other"}
+    definitions = {"one": {**A, "pattern": EMAIL}, "other": A}
+    written = {"$defs": definitions, **of_property({"oneOf": [one, other], "not": one})}
+    assert with_accepted_parts(written) == {
+        "$defs": {"one": A, "other": A},
+        **of_property({"anyOf": [one, other]}),
+    }
+    assert written["properties"] == {"a": {"oneOf": [one, other], "not": one}}
+
+
 def test_a_schema_written_anew_names_no_older_draft() -> None:
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert with_accepted_parts({**head, **of_property({"items": [A]})}) == of_property(

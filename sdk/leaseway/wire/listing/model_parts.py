@@ -61,8 +61,8 @@ def with_accepted_parts(schema: dict[str, Any]) -> dict[str, Any]:
         parts = _Parts(lists_types=True)
         accepted = parts.accepted(schema)
         broken = {name for name in parts.references if not _leads(accepted, name)}
-    if broken:
-        accepted = _Parts(broken, lists_types=True).accepted(accepted)
+    if broken or (parts.widened and parts.references):
+        accepted = _Parts(broken, lists_types=True, may_lead_wider=True).accepted(accepted)
     if accepted is not schema and "2020-12" not in str(accepted.get("$schema", "2020-12")):
         del accepted["$schema"]  # it names the draft of what was written anew
     return accepted
@@ -79,16 +79,25 @@ class _Parts:
     Args:
         broken: References that are left out.
         lists_types: Whether values of several types stay in that form.
+        may_lead_wider: Whether what references lead to may allow more than before.
 
     Attributes:
         references: Those of the parts.
+        widened: How many parts may allow more than before.
     """
 
-    def __init__(self, broken: Container[str] = (), *, lists_types: bool = False) -> None:
+    def __init__(
+        self,
+        broken: Container[str] = (),
+        *,
+        lists_types: bool = False,
+        may_lead_wider: bool = False,
+    ) -> None:
         self.references: set[str] = set()
         self._broken = broken
-        self._widened = 0
+        self.widened = 0
         self._lists_types = lists_types
+        self._may_lead_wider = may_lead_wider
 
     def accepted(self, schema: Any, depth: int = 0) -> Any:
         """Return an accepted part: the same object if it is accepted as it is."""
@@ -100,21 +109,22 @@ class _Parts:
         for keyword, value in current.items():
             if _USUAL.get(keyword) is type(value):
                 continue
-            before = self._widened
+            before = self.widened
             part = self._value(keyword, value, depth)
-            if self._widened > before:
+            if self.widened > before:
                 overlaps = overlaps or keyword == "oneOf"
                 part = _LEFT_OUT if keyword in _NARROWING else part
             if part is not value:
                 changed[keyword] = part
             is_said = schema.get(keyword) is not None and keyword not in _ANNOTATIONS
-            self._widened += is_said and part is _LEFT_OUT
+            self.widened += is_said and part is _LEFT_OUT
         if changed:
             current = {**current, **changed}
             for keyword in changed:
                 if current[keyword] is _LEFT_OUT:
                     del current[keyword]
         if overlaps and "oneOf" in current:
+            current = dict(current)
             current.setdefault("anyOf", current.pop("oneOf"))
         kind = current.get("type")
         is_list = kind == "array" or (isinstance(kind, list) and "array" in kind)
@@ -136,6 +146,7 @@ class _Parts:
             return value if all(map(_is_same, parts, value)) else parts
         if keyword == "$ref" and isinstance(value, str):
             self.references.add(value)
+            self.widened += self._may_lead_wider
             return _LEFT_OUT if value in self._broken else value
         if keyword == "required" and isinstance(value, list):
             names = [name for name in dict.fromkeys(map(_name, value)) if name is not None]
