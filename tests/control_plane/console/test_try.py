@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -82,6 +83,19 @@ async def test_tries_of_one_call_share_a_session_as_an_approval_needs(
             await actions.try_tool("desk", "echo", "acme", {"amount": amount}, OPERATOR, None)
         first, again, other = (call.session for call in worker.calls)
     assert first == again != other
+
+
+async def test_a_try_beside_another_of_the_same_call_has_a_session_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeWorker() as worker:
+        actions = actions_for(worker, monkeypatch, shared=False)
+        tries = (actions.try_tool("desk", "echo", "acme", {}, OPERATOR, None) for _ in range(2))
+        await asyncio.gather(*tries)
+        first, beside = (call.session for call in worker.calls)
+        await actions.try_tool("desk", "echo", "acme", {}, OPERATOR, None)
+    assert first != beside
+    assert worker.calls[-1].session in (first, beside)
 
 
 async def test_a_refused_try_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import secrets
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final
 
 import grpc
@@ -62,6 +63,7 @@ class Actions:
         self._key = key
         self._commands = OperatorCommands(plane)
         self._session_key = secrets.token_bytes(32)
+        self._sessions: set[str] = set()
 
     async def revoke(self, lease_id: str, who: Principal) -> Json:
         """Revoke a lease and wait for its end.
@@ -133,7 +135,19 @@ class Actions:
         """
         tenant = tenant or DEFAULT_TENANT
         encoded = json.dumps(arguments)
-        session = self._session_of(who.name, tenant, server_id, tool, encoded)
+        with self._session_of(who.name, tenant, server_id, tool, encoded) as session:
+            return await self._try(server_id, tool, tenant, session, encoded, who, authorization)
+
+    async def _try(
+        self,
+        server_id: str,
+        tool: str,
+        tenant: str,
+        session: str,
+        encoded: str,
+        who: Principal,
+        authorization: str | None,
+    ) -> Json:
         served = self._plane.state.visible.view(tenant).servers.get(server_id)
         if served is None:
             raise ActionRefused(f"Server '{server_id}' is not available to tenant '{tenant}' now.")
@@ -162,14 +176,24 @@ class Actions:
             "result": json.loads(result.payload or b"{}"),
         }
 
-    def _session_of(self, *call: str) -> str:
-        """Return the session of a try: another try of the same call has the same one.
+    @contextmanager
+    def _session_of(self, *call: str) -> Iterator[str]:
+        """Return the session of a try: a later try of the same call has the same one.
 
         So the call can use the approval that its first try has asked for, which counts in one
-        session only if the server is leased.
+        session only if the server is leased. A try beside it has another one: the first to end
+        releases the lease of its session.
         """
         said = json.dumps(call).encode()
-        return f"console-{hashlib.blake2b(said, digest_size=8, key=self._session_key).hexdigest()}"
+        digest = hashlib.blake2b(said, digest_size=8, key=self._session_key).hexdigest()
+        session = f"console-{digest}"
+        if session in self._sessions:
+            session = f"console-{secrets.token_hex(8)}"
+        self._sessions.add(session)
+        try:
+            yield session
+        finally:
+            self._sessions.discard(session)
 
     async def logs(self, server_id: str, tenant: str) -> Json:
         """Return the last stderr lines of a server's instances on all workers.
