@@ -13,6 +13,7 @@ from tests.identity.tokens import IDENTITY, NOW, ec_key, publish, token
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.signatures import Signatures
+from leaseway.identity.tokens import JwkSet
 from leaseway.wire.errors import Fault
 
 
@@ -47,3 +48,10 @@ async def test_an_issuer_may_call_its_signatures_by_the_older_name(
     header = {"alg": algorithm, "kid": "first"}
     sent = jwt.encode(header, claims, key, registry=Signatures([algorithm]))
     assert (await trusting(tmp_path).principal(f"Bearer {sent}")).tenant == "acme"
+
+
+def test_the_key_that_a_token_names_is_found_behind_many_without_a_name() -> None:
+    named = ec_key("first").as_dict(private=False)
+    nameless = {name: value for name, value in named.items() if name != "kid"}
+    keys = JwkSet({"keys": [*[nameless] * 20, named]})
+    assert keys.candidates("first", "ES256")[0].kid == "first"

@@ -281,19 +281,17 @@ class JwkSet:
         return len(self._keys)
 
     def candidates(self, key_id: str | None, algorithm: object) -> list[Key]:
-        """Return the keys that may have signed a token, at most `_MAX_CANDIDATES`.
+        """Return the keys that may have signed a token, at most `_MAX_CANDIDATES`; its own first.
 
         Args:
             key_id: The token's `kid`, or None.
             algorithm: The token's `alg`.
         """
         kind = _KEY_TYPES.get(str(algorithm)[:2])
-        found = [
-            key
-            for known, key in self._keys
-            if key.key_type == kind and (None in (key_id, known) or known == key_id)
-        ]
-        return found[:_MAX_CANDIDATES]
+        fitting = [(known, key) for known, key in self._keys if key.key_type == kind]
+        named = [key for known, key in fitting if known == key_id]
+        others = [key for known, key in fitting if known != key_id and None in (key_id, known)]
+        return (named + others)[:_MAX_CANDIDATES]
 
 
 def _is_for_others(entry: object) -> bool:
