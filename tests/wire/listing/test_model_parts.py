@@ -97,6 +97,15 @@ def test_what_remains_excludes_no_value_through_a_reference() -> None:
     assert written["properties"] == {"a": {"oneOf": [one, other], "not": one}}
 
 
+def test_a_reference_into_what_becomes_any_of_several_leads_nowhere_and_is_left_out() -> None:
+    choice = [{"$ref": "#/$defs/one"}, NULL]
+    written = {
+        "$defs": {"one": {**A, "pattern": EMAIL}},
+        "properties": {"a": {"oneOf": choice}, "b": {"$ref": "#/properties/a/oneOf/1"}},
+    }
+    assert with_accepted_parts(written)["properties"] == {"a": {"anyOf": choice}, "b": {}}
+
+
 def test_a_schema_written_anew_names_no_older_draft() -> None:
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert with_accepted_parts({**head, **of_property({"items": [A]})}) == of_property(

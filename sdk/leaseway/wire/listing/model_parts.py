@@ -56,12 +56,15 @@ def with_accepted_parts(schema: dict[str, Any]) -> dict[str, Any]:
     """
     parts = _Parts()
     accepted: dict[str, Any] = parts.accepted(schema)
-    broken = {name for name in parts.references if not _leads(accepted, name)}
+    broken = parts.broken_in(accepted)
     if any(_leads(schema, name) for name in broken):  # into a part of a value of several types
         parts = _Parts(lists_types=True)
         accepted = parts.accepted(schema)
-        broken = {name for name in parts.references if not _leads(accepted, name)}
+        broken = parts.broken_in(accepted)
     if broken or (parts.widened and parts.references):
+        parts = _Parts(broken, lists_types=True, may_lead_wider=True)
+        accepted = parts.accepted(accepted)
+        broken = parts.broken_in(accepted)  # also those into a part that has another name by now
         accepted = _Parts(broken, lists_types=True, may_lead_wider=True).accepted(accepted)
     if accepted is not schema and "2020-12" not in str(accepted.get("$schema", "2020-12")):
         del accepted["$schema"]  # it names the draft of what was written anew
@@ -98,6 +101,10 @@ class _Parts:
         self.widened = 0
         self._lists_types = lists_types
         self._may_lead_wider = may_lead_wider
+
+    def broken_in(self, accepted: dict[str, Any]) -> set[str]:
+        """Return the references that lead nowhere in the accepted schema."""
+        return {name for name in self.references if not _leads(accepted, name)}
 
     def accepted(self, schema: Any, depth: int = 0) -> Any:
         """Return an accepted part: the same object if it is accepted as it is."""
