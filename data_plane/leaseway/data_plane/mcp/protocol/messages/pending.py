@@ -206,7 +206,8 @@ class ToolCall:
             # Of the server's own: it must not say to newer clients that the result is another.
             payload = without_type(payload)
             self._connection.log_repair("results with a resultType", "it is dropped")
-        payload = self._completed(payload, flags)
+        if self.request.method or flags.content is msgspec.UNSET:
+            payload = self._completed(payload, flags)
         return Outcome(payload, flags.isError is True, lacks_media=lacks_media)
 
     def _completed(self, payload: bytes, flags: Flags) -> bytes:
