@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-from leaseway.spec import rules
+from leaseway.spec.rules import expressions
 
 pytest_plugins = ["tests.stalls"]
 
@@ -83,11 +83,11 @@ def absent(kind: str, reason: str) -> None:
 @pytest.fixture
 def no_cel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run a test as if the package that evaluates rules were not installed."""
-    rules.cel_environment.cache_clear()
+    expressions.cel_environment.cache_clear()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "cel_expr_python", None)
         yield
-    rules.cel_environment.cache_clear()
+    expressions.cel_environment.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,6 @@ REASONS = {
     "leaseway.data_plane.kinds.process": "what a process is held by, beside the three of each kind",
     "leaseway.control_plane": "the folders of a control plane, with the store beside its core",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
-    "leaseway.spec": "a module for each part of a specification that both planes read alike",
     "leaseway.wire": "what every other part shares, each of its modules on its own",
     "leaseway": "the packages of the product, one contract over all",
 }

@@ -12,10 +12,10 @@ from tests.specs import changed
 
 from leaseway.spec.canonical import canonical_bytes, digest
 from leaseway.spec.codec import SpecNotUnderstood, decode_spec, encode_spec
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.kinds.table import TRANSPORTS, part_type, server_spec
 from leaseway.spec.model import Naming, ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.spec.references import Value
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from leaseway.spec.auth import Auth
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.keys import Key, keys_of
 from leaseway.spec.kinds.builtin import Builtin
 from leaseway.spec.kinds.http_api import Credential
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.table import PARTS, server_spec
 from leaseway.spec.model import Part, Transform, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.references import Value
 
 SPEC = server_spec(

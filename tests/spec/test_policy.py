@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from leaseway.spec.filters.names import NO_FILTER, NameFilter
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import (
     NO_POLICY,
     RISKS,
@@ -23,7 +23,7 @@ from leaseway.spec.policy import (
     ServerPolicy,
     TenantLimits,
 )
-from leaseway.spec.rules import (
+from leaseway.spec.rules.expressions import (
     DeniesAll,
     Expressions,
     RuleNotCompiled,

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.table import part_type, split
 from leaseway.spec.model import NameRules, ServerSpec, Transform, TransformKind, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import catalog_pb2, sync_pb2
 
 _MAX_SAID: Final = 300

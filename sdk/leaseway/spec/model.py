@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, TypeVar, assert_never, 
 
 from leaseway.spec.auth import NO_AUTH, Auth
 from leaseway.spec.canonical import canonical_bytes, digest, plain_fields
+from leaseway.spec.filters.names import FILTER_KEYS, NO_FILTER, NameFilter
 from leaseway.spec.keys import (
     DAY,
     INSTANT,
@@ -32,7 +33,6 @@ from leaseway.spec.keys import (
     setting,
 )
 from leaseway.spec.lease_names import SESSION, TENANT, names_in
-from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter
 from leaseway.spec.policy import EVERYTHING, NO_POLICY, ServerPolicy
 from leaseway.spec.references import Value
 from leaseway.spec.replaced import Replaced, replaced_in

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
+from leaseway.spec.filters.names import NO_FILTER, NameFilter, passes
+from leaseway.spec.filters.uris import spellings
 from leaseway.spec.keys import Flag, Key, OwnReader, Size, Whole, declared, keys_of, setting
-from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
-from leaseway.spec.uri_filters import spellings
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
 RISKS: Final[tuple[Risk, ...]] = get_args(Risk)

@@ -21,10 +21,10 @@ import yaml
 from tests.control_plane.config.parsing import parse
 
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.table import TRANSPORTS
 from leaseway.spec.kinds.transports import registered_transports
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import (
     NO_POLICY,
     ArgumentRule,

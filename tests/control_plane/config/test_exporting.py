@@ -11,7 +11,7 @@ import yaml
 from leaseway.control_plane.config.exporting import kubernetes_text, native_text
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 FILES = sorted(

@@ -30,8 +30,8 @@ from leaseway.control_plane.core.workers.actions import (
 )
 from leaseway.control_plane.core.workers.records import WorkerIdentity, WorkerRefused, WorkerReport
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 

@@ -18,8 +18,8 @@ from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 
 FOUND = offering(
     "echo",

@@ -16,7 +16,7 @@ from leaseway.control_plane.core.catalog.prompts_resources import expose_recorde
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.wire.errors import Reason
 from leaseway.wire.listing.definitions import is_task_only
 

@@ -27,9 +27,9 @@ from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.servers.pending import PendingVariants
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS
 

@@ -9,7 +9,7 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import worker
 
 from leaseway.control_plane.sync.toolsets import served_from_proto
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.bounds import MAX_INSTRUCTIONS
 from leaseway.wire.messages.mcp import Introduction

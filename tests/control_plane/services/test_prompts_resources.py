@@ -15,7 +15,7 @@ from tests.control_plane.services.answers import fault_of, heard
 
 from leaseway.control_plane.services import catalog as catalog_service
 from leaseway.spec.codec import encode_spec
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status

@@ -9,8 +9,8 @@ from tests.control_plane.core.builders import listing, spec
 from leaseway.control_plane.core.catalog.variants import adopt, build_good, relist, serve
 from leaseway.control_plane.sync.toolsets import served_from_proto, served_to_proto
 from leaseway.spec.codec import name_rules_from_proto
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import NameRules, Transform
-from leaseway.spec.name_filters import NameFilter
 from leaseway.v1 import sync_pb2
 
 FILTER = NameFilter(("a*",), ("ab",), NameFilter(blacklist=("ac",)))

@@ -15,7 +15,7 @@ import pytest
 
 from leaseway.data_plane.core.tools import arguments as arguments_module
 from leaseway.data_plane.core.tools.arguments import ArgumentCheck
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.policy import ArgumentRule, Grant, Permissions, Rate, ServerPolicy, TenantLimits
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ROOTS, ROOTS_CHANGED

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.pace import slowness
 
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.policy import ArgumentRule, Grant, Permissions, Rate, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 

@@ -11,8 +11,8 @@ from tests.data_plane.conftest import BOTH_WAYS, WAIT, rpc_fault
 from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import InstancePolicy
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds

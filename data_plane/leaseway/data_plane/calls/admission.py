@@ -33,7 +33,7 @@ from leaseway.data_plane.core.tools.usage import CallUsage
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.spec.rule_needs import Facts
+from leaseway.spec.rules.needs import Facts
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
 from leaseway.wire.names import MAX_KEY_LENGTH, check_caller_names, is_valid_tenant

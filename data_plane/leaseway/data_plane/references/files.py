@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from leaseway.spec.name_filters import passes
+from leaseway.spec.filters.names import passes
 
 _MAX_FILE: Final = 1 << 20
 _MAX_OWN: Final = 1_000

@@ -32,9 +32,9 @@ from leaseway.spec.codec import (
     key_to_proto,
     name_rules_from_proto,
 )
+from leaseway.spec.filters.uris import UriFilter
 from leaseway.spec.kinds.transports import is_known, unavailable
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.admin import reminder
 from leaseway.wire.secrets.redaction import redact

@@ -9,8 +9,8 @@ from tests.specs import part
 from leaseway.control_plane.config.formats.detection import parse_config, parse_text
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.references import Value
 
 RUN = {"command": "x"}

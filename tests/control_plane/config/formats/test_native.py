@@ -4,10 +4,10 @@ import pytest
 from tests.control_plane.config.parsing import parse
 from tests.specs import part
 
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.references import Value
 from leaseway.wire.timing.backoff import Backoff
 

@@ -8,8 +8,8 @@ from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Permissions
 from leaseway.spec.references import Value
 

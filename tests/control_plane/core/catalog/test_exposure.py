@@ -14,9 +14,9 @@ from leaseway.control_plane.core.catalog.exposure import (
     resolve_clashes,
 )
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, Transform, VariantKey, transformed
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import ORIGINAL_NAME_RULE, is_valid_original_name
 
 ORIGINAL_RULE = f"a tool name has {ORIGINAL_NAME_RULE}"

@@ -9,8 +9,8 @@ from tests.control_plane.core.builders import spec
 
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import build_good
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import Transform
-from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import ArgumentRule, CallLimits, Grant, Quota, Rate, ServerPolicy
 
 

@@ -18,8 +18,8 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
     resource_problems,
 )
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
-from leaseway.spec.uri_filters import UriFilter
+from leaseway.spec.filters.names import NO_FILTER, NameFilter
+from leaseway.spec.filters.uris import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.names import ORIGINAL_NAME_RULE
 

@@ -18,8 +18,8 @@ from leaseway.control_plane.core.catalog.kinds import NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good, serve
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 
 listed = cache(listing)  # variants of a server mostly have the same listing, by which they share
 

@@ -15,8 +15,8 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import not_served, place
 from leaseway.control_plane.core.queries.status import variant_status
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
 

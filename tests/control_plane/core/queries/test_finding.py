@@ -28,7 +28,7 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
-from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.filters.names import NameFilter
 from leaseway.wire.advice import LISTED_BY
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason

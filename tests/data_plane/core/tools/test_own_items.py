@@ -10,9 +10,9 @@ import pytest
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.core.tools.own_items import OwnPromptsResources, own_prompts_resources
 from leaseway.data_plane.core.tools.prompts_resources import CompiledPromptsResources
+from leaseway.spec.filters.names import NameFilter
+from leaseway.spec.filters.uris import UriFilter
 from leaseway.spec.model import NameRules, Transform
-from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.names import ORIGINAL_NAME_RULE
 

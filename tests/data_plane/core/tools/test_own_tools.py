@@ -10,8 +10,8 @@ import pytest
 
 from leaseway.data_plane.core.tools.own_tools import OWN_LABEL, OwnTools, own_tools
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import NameRules, Transform
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
 
 RULES = NameRules(NameFilter(blacklist=("secret*",)), (Transform("prefix", "s_"),))

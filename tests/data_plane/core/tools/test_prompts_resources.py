@@ -17,8 +17,8 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     compile_prompts,
     judged_parts,
 )
-from leaseway.spec import rules
-from leaseway.spec.uri_filters import UriFilter, as_read
+from leaseway.spec.filters.uris import UriFilter, as_read
+from leaseway.spec.rules import expressions
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED
@@ -270,4 +270,4 @@ def test_a_definition_with_another_text_is_no_absent_one() -> None:
 
 
 def test_rules_may_name_each_request_that_they_judge() -> None:
-    assert {*rules.METHODS} == {TOOLS_CALL, *METHODS} - {ROOTS_CHANGED}
+    assert {*expressions.METHODS} == {TOOLS_CALL, *METHODS} - {ROOTS_CHANGED}

@@ -20,7 +20,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     TableEntry,
     Tree,
 )
-from leaseway.spec.name_filters import matches, spellings
+from leaseway.spec.filters.names import matches, spellings
 
 _PLAIN: Final = re.compile(r"[\w./:@ *-]{1,1024}")
 """Names of tools, and the one wildcard that the native format has. Other characters, of which

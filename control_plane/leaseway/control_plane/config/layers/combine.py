@@ -48,9 +48,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     TableEntry,
     plain_value,
 )
+from leaseway.spec.filters.names import NameFilter, matches
 from leaseway.spec.kinds.table import hidden_spec, part_type
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import NameFilter, matches
 from leaseway.wire.names import nearest
 
 _REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from leaseway.control_plane.config.schema.issues import quoted
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position
-from leaseway.spec.name_filters import matches
+from leaseway.spec.filters.names import matches
 
 CLAUDE: Final = ("mcp__{}__",)
 """How Claude Code writes the part of a full name before the tool's own."""

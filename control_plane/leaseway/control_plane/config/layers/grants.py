@@ -23,9 +23,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     TableEntry,
     Tree,
 )
+from leaseway.spec.filters.names import NO_FILTER, NameFilter, passes
 from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.policy import EVERYTHING, NO_GRANT, OTHER_TENANTS, CallLimits, Grant
 from leaseway.spec.references import references
 

@@ -28,9 +28,9 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+from leaseway.spec.filters.names import FILTER_KEYS, NameFilter
 from leaseway.spec.keys import keys_of
 from leaseway.spec.model import TRANSFORM_KEYS, Transform
-from leaseway.spec.name_filters import FILTER_KEYS, NameFilter
 from leaseway.wire.names import MAX_ORIGINAL_NAME, ORIGINAL_NAME_RULE, has_name_characters
 
 SERVER_PLACEHOLDER: Final = "{server}"

@@ -31,12 +31,12 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec import keys as declarations
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.keys import keys_of
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.table import BUILT_IN, OF_PACKAGES, PARTS, TRANSPORTS
 from leaseway.spec.kinds.transports import is_known, is_registered, known_transports
 from leaseway.spec.model import RESTART_KEYS, Controls, Exposure, Launch, Naming, Part
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.timing.backoff import Backoff
 

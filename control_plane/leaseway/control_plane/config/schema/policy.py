@@ -22,8 +22,8 @@ from leaseway.control_plane.config.schema.values import (
     reader,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.filters.names import FILTER_KEYS, NO_FILTER, NameFilter, breadth
 from leaseway.spec.keys import Key, ListOf, OwnReader, Text, keys_of, setting
-from leaseway.spec.name_filters import FILTER_KEYS, NO_FILTER, NameFilter, breadth
 from leaseway.spec.policy import (
     EVERYTHING,
     OTHER_TENANTS,
@@ -35,7 +35,7 @@ from leaseway.spec.policy import (
     Rate,
     TenantLimits,
 )
-from leaseway.spec.rules import RuleNotCompiled, RulesNotInstalled, compile_expression
+from leaseway.spec.rules.expressions import RuleNotCompiled, RulesNotInstalled, compile_expression
 from leaseway.wire.names import KEY_RULE, TENANT_RULE, is_valid_key, is_valid_tenant
 
 MAX_TENANTS: Final = 10_000

@@ -18,9 +18,9 @@ from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.exposed_names import exposed_names
+from leaseway.spec.filters.names import NameFilter, spellings
+from leaseway.spec.filters.uris import UriFilter
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter, spellings
-from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.messages.portable_json import NotPortable, parse

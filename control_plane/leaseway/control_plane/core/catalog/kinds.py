@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from leaseway.control_plane.core.catalog.exposure import ExposureWarnings, shown
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.filters.names import NameFilter, matches, spellings
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter, matches, spellings
 from leaseway.spec.policy import NO_GRANT, ServerPolicy
 from leaseway.wire.names import nearest
 

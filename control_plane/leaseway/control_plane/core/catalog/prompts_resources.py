@@ -29,8 +29,8 @@ from leaseway.control_plane.core.catalog.kinds import (
 )
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.listing.definitions import is_task_only
 
 RUNS_AS_TASK: Final = (

@@ -24,8 +24,8 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
 from leaseway.control_plane.core.catalog.rule_arguments import rule_problems
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.canonical import canonical_bytes
+from leaseway.spec.filters.names import NO_FILTER, NameFilter
 from leaseway.spec.model import NameRules, ServerSpec, VariantKey
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.wire.messages.mcp import NO_INTRODUCTION, Introduction
 
 SkippedNames = frozenset[tuple[str, str]]

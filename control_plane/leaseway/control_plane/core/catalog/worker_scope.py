@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.filters.names import matches
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.name_filters import matches
 
 NO_MATCHING_WORKER: Final = "NO_MATCHING_WORKER"
 """There are workers, but none accepts the server."""

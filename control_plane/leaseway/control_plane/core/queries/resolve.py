@@ -21,7 +21,7 @@ from leaseway.control_plane.core.queries.place import (
     no_server,
 )
 from leaseway.spec.exposed_names import exposed_name
-from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
+from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET

@@ -20,9 +20,9 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.contracts import same_items
 from leaseway.spec.exposed_names import exposed_names
+from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
+from leaseway.spec.filters.uris import UriFilter
 from leaseway.spec.model import NameRules
-from leaseway.spec.uri_filters import UriFilter
-from leaseway.spec.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire import bounds
 from leaseway.wire.names import is_valid_original_name
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from leaseway.spec.name_filters import matches
+from leaseway.spec.filters.names import matches
 from leaseway.spec.policy import Permissions, folders
 from leaseway.wire.messages.json_schema import PROPERTIES
 

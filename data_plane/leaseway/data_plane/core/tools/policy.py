@@ -25,14 +25,14 @@ from leaseway.spec.policy import (
     Risk,
     ServerPolicy,
 )
-from leaseway.spec.rule_needs import MAX_VALUES
-from leaseway.spec.rules import (
+from leaseway.spec.rules.expressions import (
     DeniesAll,
     Expression,
     Expressions,
     RuleNotCompiled,
     compile_expression,
 )
+from leaseway.spec.rules.needs import MAX_VALUES
 from leaseway.wire.bounds import MAX_BUDGETS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED

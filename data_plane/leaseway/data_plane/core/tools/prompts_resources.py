@@ -15,7 +15,7 @@ import msgspec
 
 from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.spec.contracts import same_items
-from leaseway.spec.uri_filters import ALL_URIS, UriFilter, readings
+from leaseway.spec.filters.uris import ALL_URIS, UriFilter, readings
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ROOTS_CHANGED

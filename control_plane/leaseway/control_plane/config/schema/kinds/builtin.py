@@ -18,6 +18,7 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, TableEntry, Tree
+from leaseway.spec.filters.names import NO_FILTER, NameFilter
 from leaseway.spec.kinds.builtin import Builtin
 from leaseway.spec.kinds.confinement import NO_SANDBOX
 from leaseway.spec.kinds.kit import (
@@ -28,7 +29,6 @@ from leaseway.spec.kinds.kit import (
     host_fault,
 )
 from leaseway.spec.model import Transform
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
 MAX_ENTRIES: Final = 100
 _MAX_PATH: Final = 4_096

@@ -10,9 +10,9 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema.issues import Where
 from leaseway.control_plane.config.schema.values import Reader
 from leaseway.control_plane.config.tree.yaml_tree import TableEntry
+from leaseway.spec.filters.names import NameFilter
 from leaseway.spec.kinds.table import BUILT_IN
 from leaseway.spec.model import Transform
-from leaseway.spec.name_filters import NameFilter
 
 Complete = Callable[[TableEntry, dict[str, Any], Sequence[Transform], Where], None]
 """Checks an entry's values together, and makes settings of the spec of them."""

@@ -16,7 +16,7 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
-from leaseway.spec.name_filters import NameFilter, passes
+from leaseway.spec.filters.names import NameFilter, passes
 
 _AFTER_PATH: Final = re.compile(r"[?#]")
 _PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443", "ftp": ":21"}

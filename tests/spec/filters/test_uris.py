@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leaseway.spec.uri_filters import UriFilter, standard_reading
+from leaseway.spec.filters.uris import UriFilter, standard_reading
 
 Reader = Callable[[str], str | None]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.spec.name_filters import NameFilter, breadth, matches, passes
+from leaseway.spec.filters.names import NameFilter, breadth, matches, passes
 
 
 @pytest.mark.parametrize(

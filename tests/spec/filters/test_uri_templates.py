@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.spec.uri_templates import (
+from leaseway.spec.filters.uri_templates import (
     ComparedUri,
     TooMuchEffort,
 )

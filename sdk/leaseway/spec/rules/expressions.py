@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from leaseway.spec.rule_needs import NOTHING, VARIABLES, Needs, Reading, read_expression
+from leaseway.spec.rules.needs import NOTHING, VARIABLES, Needs, Reading, read_expression
 
 METHODS: Final = (
     "tools/call",

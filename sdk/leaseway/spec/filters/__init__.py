@@ -1,0 +1,1 @@
+"""Filters of names and URIs by patterns, which both planes apply alike. Pure."""

@@ -1,0 +1,1 @@
+"""CEL rules: their expressions, and the facts of a call that they need."""
