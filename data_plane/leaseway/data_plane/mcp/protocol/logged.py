@@ -6,6 +6,8 @@ from collections import OrderedDict
 from typing import Final
 
 _MAX_SERVERS: Final = 4096
+_MAX_KINDS: Final = 1000
+"""Kinds that are remembered for a server; others, such as of ever new tools, are logged again."""
 
 
 class LoggedOnce:
@@ -18,7 +20,8 @@ class LoggedOnce:
         """Return whether none of them has logged this kind of message yet; now one has."""
         if kind in self._kinds:
             return False
-        self._kinds.add(kind)
+        if len(self._kinds) < _MAX_KINDS:
+            self._kinds.add(kind)
         return True
 
 

@@ -150,7 +150,7 @@ class HttpConnection(Peer):
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
         """Register arguments that are sent in headers; skip tools with invalid ones."""
-        return self._params.accept(tools) if self.era.modern else tools
+        return self._params.accept(tools, self.logged) if self.era.modern else tools
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Cancel all requests, and end the session if it is ours. Idempotent."""

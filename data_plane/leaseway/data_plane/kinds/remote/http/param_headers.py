@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from leaseway.data_plane.core.calls.call import ToolRequest
+from leaseway.data_plane.mcp.protocol.logged import LoggedOnce
 from leaseway.wire.clients.mcp_headers import (
     METHOD_HEADER,
     NAME_HEADER,
@@ -28,16 +29,21 @@ class ParamHeaders:
         self._server = server
         self._demanded: dict[str, dict[Path, ArgumentHeader]] = {}
 
-    def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
-        """Register arguments that are sent in headers; skip tools with invalid ones."""
+    def accept(self, tools: dict[str, bytes], logged: LoggedOnce) -> dict[str, bytes]:
+        """Register arguments that are sent in headers; skip tools with invalid ones.
+
+        Args:
+            tools: The definitions that were listed, by name.
+            logged: What was logged of the server.
+        """
         demanded = {}
         for name, definition in tools.items():
             try:
                 demanded[name] = argument_headers(_input_schema(definition))
             except ValueError as error:
-                _logger.warning(
-                    "The tool %s of the server %s is skipped: %s", name, self._server, error
-                )
+                if logged.is_first(f"tool {name}: {error}"):
+                    text = "The tool %s of the server %s is skipped: %s"
+                    _logger.warning(text, name, self._server, error)
         self._demanded = {name: found for name, found in demanded.items() if found}
         return {name: tools[name] for name in demanded}
 
