@@ -25,8 +25,6 @@ MAX_LINES = 600
 # A folder with more modules needs a reason here.
 REASONS = {
     "leaseway.data_plane.instances": "the life of an instance, from its turn to start to its end",
-    "leaseway.data_plane.kinds": "a folder for each kind, with the tables over them",
-    "leaseway.data_plane.kinds.process": "what a process is held by, beside the three of each kind",
     "leaseway.control_plane": "the folders of a control plane, with the store beside its core",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway.wire": "what every other part shares, each of its modules on its own",

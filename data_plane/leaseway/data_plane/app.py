@@ -24,10 +24,9 @@ from leaseway.data_plane.core.ports import (
     LoginLinksPort,
     PeoplesLogins,
 )
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener, open_kinds
 from leaseway.data_plane.kinds.packages import load_halves
-from leaseway.data_plane.mcp.host import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.oauth.sealed import SealedTokens
@@ -236,7 +235,7 @@ async def _connections(
         store = LoginStore(place) if place is not None else None
         sealed, links = SealedTokens(store), LoginLinks(store, worker_id)
         tokens = Tokens(sealed, granted=sealed.granted, callers=callers, links=links)
-        host = WorkerHost(
+        host = Host(
             environment=os.environ,
             http=http,
             vault=vault,

@@ -9,7 +9,7 @@ import pytest
 from tests.data_plane.http_tools.callers import RecordingListener
 
 from leaseway.data_plane.core.ports import ANY_INSTANCE
-from leaseway.data_plane.kinds.openers import Kinds, Opener
+from leaseway.data_plane.kinds.openers import Opener
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.table import server_spec
@@ -24,7 +24,7 @@ async def test_a_kind_that_raises_opens_an_instance_whose_start_fails() -> None:
         raise KeyError("region")
 
     host: Any = SimpleNamespace(eras=KnownEras())
-    opener = Opener("w", host, Kinds({PythonPart: open_instance}, ()))
+    opener = Opener("w", host, {PythonPart: open_instance})
     spec = server_spec(VariantKey("shop"), "python", module="shop", class_name="Shop")
     instance = opener(spec, RecordingListener(), ANY_INSTANCE)
     with pytest.raises(Fault, match="its kind python raised KeyError") as error:

@@ -17,14 +17,12 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import built_in_kinds
 from leaseway.data_plane.kinds.opening import Opening
-from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.kinds.values import read_references
 from leaseway.data_plane.mcp.eras import KnownEras
-from leaseway.data_plane.mcp.host import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.logged import LoggedOfServers
@@ -143,7 +141,7 @@ class Bench:
     ) -> Instance:
         """Return an instance that has not been started."""
         environment = os.environ if environment is None else environment
-        host = WorkerHost(
+        host = Host(
             environment=environment,
             http=self.http,
             server_folders=lambda: self.server_folders,
@@ -161,8 +159,7 @@ class Bench:
             read_values=read_references,
             **more,
         )
-        processes = ProcessHost(environment, self.reaper, host.server_folders, host.own_paths)
-        open_instance = built_in_kinds(host, processes, pods).openers[type(spec.part)]
+        open_instance = built_in_kinds(self.reaper, pods)[type(spec.part)]
         instance = open_instance(spec, host, opening)
         assert isinstance(instance, Instance)
         self.instances.append(instance)

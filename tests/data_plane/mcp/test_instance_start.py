@@ -17,7 +17,7 @@ from tests.data_plane.mcp.conftest import Bench, until
 from tests.specs import changed
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
-from leaseway.data_plane.kinds.pod.api import Pods
+from leaseway.data_plane.kinds.container.pods import Pods
 from leaseway.data_plane.mcp.context import UnopenedConnection
 from leaseway.data_plane.mcp.protocol.features.handshake import version_instead
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost

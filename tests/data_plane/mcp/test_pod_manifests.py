@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.pod.api import (
-    is_running,
-    refusal_hint,
-    runs_pods,
-    scheduling,
-    waiting_reason,
-)
-from leaseway.data_plane.kinds.pod.manifest import (
+from leaseway.data_plane.kinds.container.manifest import (
     Manifest,
     Owner,
     object_name,
     pod_manifest,
     pod_warnings,
     secret_manifest,
+)
+from leaseway.data_plane.kinds.container.pods import (
+    is_running,
+    refusal_hint,
+    runs_pods,
+    scheduling,
+    waiting_reason,
 )
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.table import server_spec

@@ -15,8 +15,8 @@ from aiohttp import web
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import until
 
-from leaseway.data_plane.kinds.pod.api import Pods
-from leaseway.data_plane.kinds.pod.transport import PodTransport
+from leaseway.data_plane.kinds.container.pods import Pods
+from leaseway.data_plane.kinds.container.transport import PodTransport
 from leaseway.data_plane.mcp.protocol.transport import OverlongMessageError
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds

@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort, InstanceRequest
-from leaseway.data_plane.kinds.container import opener as container
-from leaseway.data_plane.kinds.host import WorkerHost
-from leaseway.data_plane.kinds.http_api import opener as http_api
+from leaseway.data_plane.kinds.container.pods import Pods, runs_pods
+from leaseway.data_plane.kinds.http_api.instance import HttpInstance
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.opening import Opening, OpenKind, open_mcp
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
-from leaseway.data_plane.kinds.pod.api import Pods
-from leaseway.data_plane.kinds.process import opener as process
-from leaseway.data_plane.kinds.process.host import ProcessHost, shared_processes
-from leaseway.data_plane.kinds.registered import opener as registered
-from leaseway.data_plane.kinds.remote import opener as remote
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.kinds.values import read_references
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.instance import load
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
@@ -35,53 +30,108 @@ from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.model import Part, ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
+if TYPE_CHECKING:
+    from leaseway.data_plane.mcp.context import Connect
+
+Kinds = Mapping[type[Part], OpenKind]
+"""What opens the instances of kinds whose part names no half of a worker, by the type of a part."""
+
+_PODS_GRACE: Final = 5.0
+"""Seconds to wait at shutdown until pods are removed; the rest ends with the worker's own pod."""
+
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """What a worker runs of the built-in kinds.
+def _load_process(host: Host, reaper: Reaper) -> Connect:
+    from leaseway.data_plane.kinds.process.connect import connect
 
-    Attributes:
-        openers: What opens the instances of kinds whose part names no half of a worker, by the type
-            of a spec's part.
-        imports: Import the code of kinds that many servers have; called in a thread.
+    return partial(connect, reaper, host)
+
+
+def _load_container(_host: Host, reaper: Reaper, pods: Pods | None) -> Connect:
+    from leaseway.data_plane.kinds.container.connect import connect
+
+    return partial(connect, reaper, pods)
+
+
+def _load_remote(host: Host) -> Connect:
+    from leaseway.data_plane.kinds.remote.connect import connect
+
+    return partial(connect, host)
+
+
+def _load_registered(_host: Host) -> Connect:
+    from leaseway.data_plane.kinds.registered import connect
+
+    return connect
+
+
+def _client(
+    load_connect: Callable[..., Connect], *shared: object, runs_here: bool = True
+) -> OpenKind:
+    """Return what opens the MCP clients of a kind.
+
+    Args:
+        load_connect: Imports what connects to a server, and returns it; takes the host, then:
+        *shared: What the instances of the kind share.
+        runs_here: As for `open_mcp`.
     """
 
-    openers: Mapping[type[Part], OpenKind]
-    imports: Sequence[Callable[[], object]]
+    def open_instance(spec: ServerSpec, host: Host, opening: Opening) -> InstancePort:
+        load = partial(load_connect, host, *shared)
+        return open_mcp(spec, host, opening, load, runs_here=runs_here)
+
+    return open_instance
+
+
+_open_registered: Final = _client(_load_registered)
+
+
+def _open_api(
+    renderers: Renderers | None, spec: ServerSpec, host: Host, opening: Opening
+) -> InstancePort:
+    return HttpInstance(
+        spec,
+        host.http,
+        host.environment,
+        host.vault,
+        opening.listener,
+        instance_id=opening.instance_id,
+        read_values=opening.read_values,
+        resolved_values=opening.resolved_values,
+        renderers=renderers,
+        tokens=host.tokens,
+        listed=opening.listed,
+    )
 
 
 def built_in_kinds(
-    host: WorkerHost,
-    processes: ProcessHost,
-    pods: Pods | None = None,
-    renderers: Renderers | None = None,
+    reaper: Reaper, pods: Pods | None = None, renderers: Renderers | None = None
 ) -> Kinds:
     """Return the built-in kinds with what the instances of each share."""
-    of_command = partial(process.open_instance, processes)
-    openers: Mapping[type[Part], OpenKind] = {
+    of_command = _client(_load_process, reaper)
+    return {
         ProcessPart: of_command,
-        ContainerPart: partial(container.open_instance, processes, pods),
+        ContainerPart: _client(_load_container, reaper, pods, runs_here=pods is None),
         PythonPart: of_command,
         BuiltinPart: of_command,
-        RemotePart: remote.open_instance,
-        HttpApiPart: partial(http_api.open_instance, renderers),
-        RegisteredPart: registered.open_instance,
+        RemotePart: _client(_load_remote),
+        HttpApiPart: partial(_open_api, renderers),
+        RegisteredPart: _open_registered,
     }
-    imports = (partial(process.load_connect, processes), partial(remote.load_connect, host))
-    return Kinds(openers, imports)
 
 
 @asynccontextmanager
-async def open_kinds(host: WorkerHost) -> AsyncIterator[Kinds]:
+async def open_kinds(host: Host) -> AsyncIterator[Kinds]:
     """Yield the built-in kinds; what the instances of each share is closed afterwards."""
-    async with (
-        shared_processes(host) as processes,
-        http_api.shared_renderers(host) as renderers,
-        container.shared_pods(host) as pods,
-    ):
-        yield built_in_kinds(host, processes, pods, renderers)
+    async with AsyncExitStack() as stack:
+        reaper, renderers = Reaper(host.starter), Renderers(host.environment)
+        stack.push_async_callback(reaper.close)
+        stack.callback(renderers.close)
+        pods = Pods(host.environment, host.http) if runs_pods(host.environment) else None
+        if pods is not None:
+            stack.push_async_callback(pods.close, _PODS_GRACE)
+        yield built_in_kinds(reaper, pods, renderers)
 
 
 def _opener_of_half(kind: type[Part]) -> OpenKind:
@@ -92,7 +142,7 @@ def _opener_of_half(kind: type[Part]) -> OpenKind:
     try:
         found: OpenKind = half_of(kind).open_instance
     except UnusableKind:
-        return registered.open_instance
+        return _open_registered
     return found
 
 
@@ -118,7 +168,7 @@ class Opener:
     start is reported, and repeated with backoff.
     """
 
-    def __init__(self, worker_id: str, host: WorkerHost, kinds: Kinds) -> None:
+    def __init__(self, worker_id: str, host: Host, kinds: Kinds) -> None:
         self._worker_id = worker_id
         self._host = host
         self._kinds = kinds
@@ -133,7 +183,7 @@ class Opener:
             listener=listener,
             read_values=read_references,
         )
-        opener = self._kinds.openers.get(type(spec.part)) or _opener_of_half(type(spec.part))
+        opener = self._kinds.get(type(spec.part)) or _opener_of_half(type(spec.part))
         try:
             return opener(spec, self._host, opening)
         except Exception as error:
@@ -147,5 +197,10 @@ class Opener:
         Each instance's start does so, too; a worker calls this to make the first start faster.
         """
         await load()
-        for load_kind in self._kinds.imports:
-            await asyncio.to_thread(load_kind)
+        await asyncio.to_thread(_import_common)
+
+
+def _import_common() -> None:
+    """Import the code of kinds that many servers have."""
+    import leaseway.data_plane.kinds.process.connect
+    import leaseway.data_plane.kinds.remote.connect  # noqa: F401

@@ -7,22 +7,21 @@ hash, a log or a span (design.md#configuration).
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from leaseway.data_plane.background import MAX_HUNG_THREADS, DaemonThreads
+from leaseway.data_plane.core.proxies import NO_PROXIES
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.builtin import values as builtin
-from leaseway.data_plane.kinds.container import values as container
 from leaseway.data_plane.kinds.http_api import values as http_api
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
-from leaseway.data_plane.kinds.process import values as process
 from leaseway.data_plane.kinds.python import values as python
-from leaseway.data_plane.kinds.registered import values as registered
-from leaseway.data_plane.kinds.remote import values as remote
+from leaseway.data_plane.kinds.requests import headers_of, of_requests, proxies_of
 from leaseway.data_plane.references.resolver import NO_VAULT, Resolver, Vault, is_own_key
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
@@ -31,6 +30,7 @@ from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
+from leaseway.spec.kinds.shared import CommandPart
 from leaseway.spec.lease_names import marks
 from leaseway.spec.model import Part, ServerSpec
 from leaseway.wire.advice import for_operators
@@ -41,14 +41,69 @@ from leaseway.wire.secrets.secret_names import secret_forms
 ValuesOf = Callable[[Any, Resolver], ResolvedValues]
 """Returns the values of a part of its kind."""
 
+
+def _of_command(part: CommandPart, resolver: Resolver) -> ResolvedValues:
+    file = resolver.variables("env_file", part.env_file) if part.env_file else {}
+    return ResolvedValues(
+        command=resolver.text("command", part.command),
+        args=resolver.texts("args", part.args),
+        cwd=resolver.text("cwd", part.cwd),
+        env={**file, **resolver.values("env", part.env)},
+    )
+
+
+def _of_container(part: ContainerPart, resolver: Resolver) -> ResolvedValues:
+    return replace(_of_command(part, resolver), image=resolver.text("image", part.image))
+
+
+def _of_kit(part: BuiltinPart, resolver: Resolver) -> ResolvedValues:
+    return ResolvedValues(
+        command=sys.executable,
+        args=("-P", "-m", "leaseway.data_plane.kit", *_kit_options(part, resolver)),
+        env=resolver.values("env", part.env),
+    )
+
+
+def _kit_options(part: BuiltinPart, resolver: Resolver) -> Iterator[str]:
+    kit = part.builtin
+    for tool in kit.tools:
+        yield from ("--tool", tool)
+    for i, root in enumerate(kit.roots):
+        # A separate argument and absolute, so that a sandbox finds and mounts it.
+        yield from ("--root", str(Path(resolver.text(f"roots[{i}]", root)).absolute()))
+    for i, entry in enumerate(kit.commands):
+        yield from ("--command", resolver.text(f"commands[{i}]", entry))
+    for i, host in enumerate(kit.hosts):
+        yield from ("--host", resolver.text(f"hosts[{i}]", host))
+    if part.sandbox.strict:
+        yield "--confined"
+
+
+def _of_remote(part: RemotePart, resolver: Resolver) -> ResolvedValues:
+    session_id = resolver.text("sessionId", part.session_id)
+    return replace(of_requests(part, resolver), session_id=session_id)
+
+
+def _of_registered(part: RegisteredPart, resolver: Resolver) -> ResolvedValues:
+    return ResolvedValues(
+        command=resolver.text("command", part.command),
+        args=resolver.texts("args", part.args),
+        url=resolver.text("url", part.url),
+        session_id=resolver.text("sessionId", part.session_id),
+        env=resolver.values("env", part.env),
+        headers=headers_of(part.headers, resolver),
+        proxies=proxies_of({}, resolver) if part.url else NO_PROXIES,
+    )
+
+
 _OF_KINDS: Final[Mapping[type[Part], ValuesOf]] = {
-    ProcessPart: process.values_of,
-    ContainerPart: container.values_of,
+    ProcessPart: _of_command,
+    ContainerPart: _of_container,
     PythonPart: python.values_of,
-    BuiltinPart: builtin.values_of,
-    RemotePart: remote.values_of,
+    BuiltinPart: _of_kit,
+    RemotePart: _of_remote,
     HttpApiPart: http_api.values_of,
-    RegisteredPart: registered.values_of,
+    RegisteredPart: _of_registered,
 }
 
 _KEPT_HIDDEN: Final = 256

@@ -12,17 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.python.modules import module_files
-from leaseway.data_plane.kinds.python.problems import problem_in
+from leaseway.server.faults import RAISED
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import Part, ServerSpec
 
 ProblemIn = Callable[[str], tuple[str, str] | None]
 """Returns the reason and the message of the problem that a line of stderr tells of, or None."""
 
+
+def _call_raised(line: str, server_id: str) -> tuple[str, str] | None:
+    """Find a line by which a Python class says that a call raised."""
+    place = line.removeprefix(RAISED)
+    if place == line:
+        return None
+    message = (
+        f"A call raised: {sentence(place)} Its caller got the error. See"
+        f" `leaseway logs {server_id}` for the traceback; this warning stays until the server's"
+        " entry or code changes."
+    )
+    return "CALL_RAISED", message
+
+
 _CODE_FILES: Final[Mapping[type[Part], Callable[..., Any]]] = {PythonPart: module_files}
-_PROBLEM_IN: Final[Mapping[type[Part], Callable[..., Any]]] = {PythonPart: problem_in}
+_PROBLEM_IN: Final[Mapping[type[Part], Callable[..., Any]]] = {PythonPart: _call_raised}
 _logger = logging.getLogger(__name__)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -35,6 +36,9 @@ class Host:
         tokens: The OAuth tokens of its servers.
         eras: What earlier starts found out about the protocol of servers.
         logged: What their connections have logged of servers.
+        server_folders: Returns the folders that the entries of all servers name as their own.
+        own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
+        starter: The id of the `up` that has started it, or None.
     """
 
     environment: Mapping[str, str]
@@ -43,6 +47,9 @@ class Host:
     tokens: Tokens = field(default_factory=Tokens)
     eras: KnownEras = field(default_factory=KnownEras)
     logged: LoggedOfServers = field(default_factory=LoggedOfServers)
+    server_folders: Callable[[], Iterable[str]] = tuple
+    own_paths: Callable[[], Iterable[Path]] = tuple
+    starter: int | None = None
 
 
 def http_client(connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:

@@ -25,10 +25,8 @@ Bench = Any
 WORKER = """
 import asyncio, os, sys
 from leaseway.data_plane.core.ports import ANY_INSTANCE
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
-from leaseway.data_plane.kinds.process.host import ProcessHost
-from leaseway.data_plane.mcp.host import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -42,8 +40,8 @@ async def main():
     args = tuple(sys.argv[1:])
     key = VariantKey("x")
     spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
-    host = WorkerHost(environment=os.environ, http=http_client())
-    kinds = built_in_kinds(host, ProcessHost(os.environ, reaper, tuple, tuple))
+    host = Host(environment=os.environ, http=http_client())
+    kinds = built_in_kinds(reaper)
     instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(os.readlink(f"/proc/{instance.pid}/cwd"), reaper.pid, flush=True)

@@ -22,10 +22,8 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 WORKER = """
 import asyncio, os, sys
 from leaseway.data_plane.core.ports import ANY_INSTANCE
-from leaseway.data_plane.kinds.host import WorkerHost
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
-from leaseway.data_plane.kinds.process.host import ProcessHost
-from leaseway.data_plane.mcp.host import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -37,8 +35,8 @@ class InstanceListener:
 async def main():
     reaper = Reaper()
     spec = server_spec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
-    host = WorkerHost(environment=os.environ, http=http_client())
-    kinds = built_in_kinds(host, ProcessHost(os.environ, reaper, tuple, tuple))
+    host = Host(environment=os.environ, http=http_client())
+    kinds = built_in_kinds(reaper)
     instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)

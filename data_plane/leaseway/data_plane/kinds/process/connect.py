@@ -5,38 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from leaseway.data_plane.kinds.process.host import ProcessHost
 from leaseway.data_plane.kinds.process.launch import Launch, prepare
 from leaseway.data_plane.kinds.process.private_folders import make_folder
 from leaseway.data_plane.kinds.process.process import ServerProcess
+from leaseway.data_plane.kinds.process.reaper import Reaper
 from leaseway.data_plane.kinds.process.sandbox.checks import disk
 from leaseway.data_plane.kinds.process.sandbox.mounts import Surroundings
 from leaseway.data_plane.kinds.process.stdio import StdioTransport
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.failures import not_started
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 
 
-async def connect(host: ProcessHost, context: ServerContext) -> UnopenedConnection:
+async def connect(reaper: Reaper, host: Host, context: ServerContext) -> UnopenedConnection:
     """Return the connection of a new process."""
     spec, resolved = context.spec, context.resolved
-    private = await _private_folder(host, context)
+    private = await _private_folder(reaper, context)
     try:
         launch = await prepare(
             spec,
             (resolved.command, *resolved.args),
             child_environment(host.environment, spec.part_as(ChildPart).inherit_env, resolved.env),
-            host.reaper.cgroups,
+            reaper.cgroups,
             str(private or resolved.cwd),
             Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
         )
         launch = replace(launch, private=private)
-        process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+        process = await ServerProcess.start(context.server, launch, context.stderr, reaper)
     except BaseException:
         if private is not None:
-            host.reaper.folders.remove_later(private)
+            reaper.folders.remove_later(private)
         raise
     return connected(context, process, launch)
 
@@ -47,7 +48,7 @@ def connected(context: ServerContext, process: ServerProcess, launch: Launch) ->
     return replace(context.stream(transport), pid=process.pid, warnings=launch.warnings)
 
 
-async def _private_folder(host: ProcessHost, context: ServerContext) -> Path | None:
+async def _private_folder(reaper: Reaper, context: ServerContext) -> Path | None:
     """Create the working directory if it belongs to this instance, or to a lease's names.
 
     Returns:
@@ -59,7 +60,7 @@ async def _private_folder(host: ProcessHost, context: ServerContext) -> Path | N
     written, cwd = context.spec.part.cwd, context.resolved.cwd
     try:
         if written == PRIVATE:
-            return await host.reaper.folders.create()
+            return await reaper.folders.create()
         if names_in([written]):
             await disk.run(make_folder, cwd, depth_of_names(written))
     except OSError as error:

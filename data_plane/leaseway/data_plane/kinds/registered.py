@@ -1,4 +1,4 @@
-"""Creates transports that other packages register (see `protocol.transport`)."""
+"""Connects by transports that other packages register (see `protocol.transport`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from importlib.metadata import EntryPoint
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, ServerView, Transport
 from leaseway.data_plane.mcp.pull_adapter import PullAdapter
 from leaseway.spec.kinds.transports import TRANSPORT_GROUP, registered_transports
@@ -15,7 +16,12 @@ from leaseway.wire.errors import Fault, Reason
 _MAX_TEXT = 500
 
 
-async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
+async def connect(context: ServerContext) -> UnopenedConnection:
+    """Return a connection that is not open yet."""
+    return context.stream(await _create(context.spec, context.resolved))
+
+
+async def _create(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
     """Return a server's unconnected transport; import its package if necessary.
 
     Raises:

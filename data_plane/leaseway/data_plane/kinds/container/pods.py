@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from leaseway.data_plane.kinds.pod.manifest import CONTAINER, Manifest, Owner
+from leaseway.data_plane.kinds.container.manifest import CONTAINER, Manifest, Owner
 from leaseway.data_plane.mcp.failures import describe_status, not_started
 from leaseway.wire.bounds import MIB
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import aiohttp
 
-from leaseway.data_plane.kinds.pod.api import PodFailure, Pods
-from leaseway.data_plane.kinds.pod.manifest import Manifest
+from leaseway.data_plane.kinds.container.manifest import Manifest
+from leaseway.data_plane.kinds.container.pods import PodFailure, Pods
 from leaseway.data_plane.mcp.failures import not_started, server_lost
 from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import OverlongMessageError, PullTransport

@@ -1,1 +1,0 @@
-"""Images as pods of Kubernetes."""

@@ -1,1 +1,0 @@
-"""Servers of a transport that another package registers."""
