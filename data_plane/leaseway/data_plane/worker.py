@@ -46,7 +46,6 @@ from leaseway.data_plane.instances.start_queue import StartQueue
 from leaseway.data_plane.kinds.process.cgroups import default_concurrent_starts
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.metrics.gauges import AuditMeters, QuotaMeters, StateMeters
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.data_plane.references.vault import WorkerVault
@@ -56,7 +55,7 @@ from leaseway.data_plane.services.execution import ExecutionService, add_executi
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.services.local import LocalCalls
-from leaseway.data_plane.state import WorkerState
+from leaseway.data_plane.state import AuditMeters, QuotaMeters, StateMeters, WorkerState
 from leaseway.data_plane.sync.approvals import ApprovalQuestions
 from leaseway.data_plane.sync.audit import AuditSync
 from leaseway.data_plane.sync.budgets import Permits

@@ -1,6 +1,6 @@
 """A worker's instruments for calls, leases and instances, written at each event.
 
-`gauges` reads the rest from the worker's state. Callers cannot choose any label: servers and tools
+`state` reads the rest from the worker's parts. Callers cannot choose any label: servers and tools
 come from the configuration and the servers' lists.
 
 See design.md#traces-metrics-and-logs.
