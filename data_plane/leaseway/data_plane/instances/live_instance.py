@@ -13,7 +13,7 @@ from msgspec import structs
 
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.core.calls.call import Callbacks
-from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.calls.turns import Turns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import (
     InstancePort,
@@ -157,7 +157,7 @@ class LiveInstance:
         self.spec = spec
         self.owner = owner
         self.calls = 0
-        self.turns: CallTurns | None = None
+        self.turns: Turns | None = None
         self.followers = 0
         self.lease_id = ""
         self.sink: NotificationSink | None = None
@@ -424,10 +424,10 @@ class LiveInstance:
             metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
         )
 
-    def limit_calls(self, max_running: int, weight_of: Callable[[str], float]) -> CallTurns:
+    def limit_calls(self, max_running: int, weight_of: Callable[[str], float]) -> Turns:
         """Return the turns of calls, by the limit that the newest configuration sets."""
         if self.turns is None:
-            self.turns = CallTurns(max_running, weight_of)
+            self.turns = Turns(max_running, weight_of)
         self.turns.max_running, self.turns.weight_of = max_running, weight_of
         return self.turns
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from leaseway.data_plane.core.instances.start_turns import StartTurns
+from leaseway.data_plane.core.calls.turns import Turns
 from leaseway.wire import bounds
 
 
@@ -48,7 +48,7 @@ class StartQueue:
     """
 
     def __init__(self, places: int, hold: float = bounds.START_PLACE) -> None:
-        self._turns = StartTurns(places)
+        self._turns = Turns(places)
         self._hold = hold
         self._waiting: dict[StartTurn, _Wait] = {}
         self._loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ class StartQueue:
             return
         if turn in self._waiting:
             self._turns.remove(turn, turn.tenant)
-            self._turns.add(turn, tenant, awaited=True)
+            self._turns.add(turn, tenant, ahead=True)
         turn.awaited, turn.tenant = True, tenant
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ class StartQueue:
         """Wait for a place, and hold it while the block runs, but not for longer than `hold`."""
         giving_up = None
         try:
-            if not self._turns.add(turn, turn.tenant, awaited=turn.awaited):
+            if not self._turns.add(turn, turn.tenant, ahead=turn.awaited):
                 await self._wait(turn)
             giving_up = self._loop.call_later(self._hold, self._free, turn)
             yield
@@ -100,7 +100,7 @@ class StartQueue:
 
     def _free(self, turn: StartTurn) -> None:
         self._turns.remove(turn, turn.tenant)
-        while (following := self._turns.next()) is not None:
+        while (following := self._turns.start_next()) is not None:
             wait = self._waiting.pop(following)
             if not wait.has_place.done():  # else it was cancelled: its task frees the place
                 wait.has_place.set_result(None)

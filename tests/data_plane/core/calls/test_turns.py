@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.calls.turns import Turns
 
 WEIGHTS = {"a": 1, "b": 1, "heavy": 3}
 TENANTS = st.sampled_from(sorted(WEIGHTS))
 
 
-def turns_of(most: int) -> CallTurns:
-    turns = CallTurns(1, lambda _tenant: 1)
+def turns_of(most: int) -> Turns:
+    turns = Turns(1, lambda _tenant: 1)
     turns.max_running, turns.weight_of = most, WEIGHTS.__getitem__
     return turns
 

@@ -7,7 +7,7 @@ import sys
 from contextvars import copy_context
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.calls.turns import Turns
 from leaseway.wire.signals import Signal
 
 
@@ -36,7 +36,7 @@ class TurnStage:
         active.event("waiting for its turn")
         return False
 
-    def leave(self, active: ActiveCall, turns: CallTurns) -> None:
+    def leave(self, active: ActiveCall, turns: Turns) -> None:
         """End the turn of a call that has ended, or its wait for one."""
         self._waiting.pop(active, None)
         turns.remove(active, active.call.tenant)
@@ -47,18 +47,18 @@ class TurnStage:
         for turns in {_turns_of(active) for active in self._waiting}:
             self._start_next_soon(turns)
 
-    def _start_next_soon(self, turns: CallTurns) -> None:
+    def _start_next_soon(self, turns: Turns) -> None:
         if turns.waiting:
             self._loop.call_soon(self._start_next, turns, context=self._context)
 
-    def _start_next(self, turns: CallTurns) -> None:
+    def _start_next(self, turns: Turns) -> None:
         while (active := turns.start_next()) is not None:
             self._waiting.pop(active, None)
             active.mark("its turn has come")
             active.resume()
 
 
-def _turns_of(active: ActiveCall) -> CallTurns:
+def _turns_of(active: ActiveCall) -> Turns:
     """Return the turns on a call's instance, by the newest configuration of its server."""
     live, spec = active.live, active.generation.variant.spec
     assert live is not None

@@ -1,4 +1,4 @@
-"""Fair turns between tenants: a queue, and the calls on an instance with `max_calls`. Pure."""
+"""Fair turns between tenants: a queue, and what runs beside what waits in it. Pure."""
 
 from __future__ import annotations
 
@@ -70,18 +70,27 @@ class FairQueue:
             }
 
 
-class CallTurns:
-    """The running calls of one instance and the calls that wait for one of them to end.
+def equally(_tenant: str) -> float:
+    """Return the weight of each tenant if all have the same."""
+    return 1.0
+
+
+class Turns:
+    """What runs of several tenants, and what waits for one of it to end.
+
+    Calls of one instance, and starts of a worker's processes. What waits ahead of all others has
+    its turn before them; among equals the turns are fair between tenants.
 
     Attributes:
-        max_running: How many calls may run at once, at least 1. May change at any time.
+        max_running: How many may run at once, at least 1. May change at any time.
         weight_of: The weight of a tenant, at least 1. May change at any time.
     """
 
-    def __init__(self, max_running: int, weight_of: Callable[[str], float]) -> None:
+    def __init__(self, max_running: int, weight_of: Callable[[str], float] = equally) -> None:
         self.max_running = max_running
         self.weight_of = weight_of
         self._running: set[Hashable] = set()
+        self._ahead = FairQueue()
         self._queue = FairQueue()
 
     @property
@@ -90,30 +99,32 @@ class CallTurns:
 
     @property
     def waiting(self) -> bool:
-        """Whether any call waits."""
-        return bool(self._queue.by_tenant)
+        """Whether anything waits."""
+        return bool(self._queue.by_tenant or self._ahead.by_tenant)
 
-    def add(self, call: Hashable, tenant: str) -> bool:
-        """Add a call; return whether it runs. Otherwise `start_next` returns it later."""
-        if call in self._running:
+    def add(self, entry: Hashable, tenant: str, *, ahead: bool = False) -> bool:
+        """Add something; return whether it runs. Otherwise `start_next` returns it later."""
+        if entry in self._running:
             return True
-        if not self._queue.by_tenant and len(self._running) < self.max_running:
-            self._running.add(call)
+        if not self.waiting and len(self._running) < self.max_running:
+            self._running.add(entry)
             return True
-        self._queue.add(call, tenant)
+        (self._ahead if ahead else self._queue).add(entry, tenant)
         return False
 
-    def remove(self, call: Hashable, tenant: str) -> None:
-        """Remove a call that has ended, running or waiting; unknown calls are ignored."""
-        if call in self._running:
-            self._running.discard(call)
+    def remove(self, entry: Hashable, tenant: str) -> None:
+        """Remove what has ended, running or waiting; what is unknown is ignored."""
+        if entry in self._running:
+            self._running.discard(entry)
         else:
-            self._queue.remove(call, tenant)
+            self._ahead.remove(entry, tenant)
+            self._queue.remove(entry, tenant)
 
     def start_next(self) -> Any:
-        """Start the next waiting call and return it; None if none waits or the limit is reached."""
-        if not self._queue.by_tenant or len(self._running) >= self.max_running:
+        """Start what has the next turn and return it; None if nothing may start."""
+        queue = self._ahead if self._ahead.by_tenant else self._queue
+        if not queue.by_tenant or len(self._running) >= self.max_running:
             return None
-        call = self._queue.pop(self.weight_of)
-        self._running.add(call)
-        return call
+        entry = queue.pop(self.weight_of)
+        self._running.add(entry)
+        return entry
