@@ -24,7 +24,6 @@ MAX_MODULES = 14
 MAX_LINES = 600
 # A folder with more modules needs a reason here.
 REASONS = {
-    "leaseway.data_plane.instances": "the life of an instance, from its turn to start to its end",
     "leaseway.control_plane": "the folders of a control plane, with the store beside its core",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway.wire": "what every other part shares, each of its modules on its own",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.data_plane.references.environment import child_environment
+from leaseway.data_plane.kinds.process.launch import child_environment
 from leaseway.spec.model import InheritEnv
 from leaseway.wire.grpc_environment import OF_COMMANDS, OF_EVERY_PROGRAM
 from leaseway.wire.secrets.secret_names import looks_secret

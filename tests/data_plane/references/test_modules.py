@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.specs import part
 
-from leaseway.data_plane.kinds.python.modules import module_files, read_code
+from leaseway.data_plane.kinds.python import module_files, read_code
 from leaseway.data_plane.kinds.values import resolve
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey

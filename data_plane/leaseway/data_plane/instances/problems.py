@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.crash_loop import CrashHistory
+from leaseway.data_plane.core.instances.circuit_breaker import CrashHistory
 from leaseway.data_plane.core.problems import (
     LIMIT_REASONS,
     REFUSING,

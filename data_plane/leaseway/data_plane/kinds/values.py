@@ -7,22 +7,32 @@ hash, a log or a span (design.md#configuration).
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
+import json
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from leaseway.data_plane.background import MAX_HUNG_THREADS, DaemonThreads
-from leaseway.data_plane.core.proxies import NO_PROXIES
+from leaseway.data_plane.core.proxies import (
+    DIRECT,
+    NO_PROXIES,
+    BadProxy,
+    Proxies,
+    Proxy,
+    of_environment,
+    parse_proxy,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.http_api import values as http_api
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
-from leaseway.data_plane.kinds.python import values as python
-from leaseway.data_plane.kinds.requests import headers_of, of_requests, proxies_of
+from leaseway.data_plane.kinds.python import read_code
 from leaseway.data_plane.references.resolver import NO_VAULT, Resolver, Vault, is_own_key
+from leaseway.spec.auth import ASSERTION, CLIENT_ID
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
 from leaseway.spec.kinds.http_api import HttpApiPart
@@ -30,13 +40,156 @@ from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
 from leaseway.spec.kinds.remote import RemotePart
-from leaseway.spec.kinds.shared import CommandPart
+from leaseway.spec.kinds.shared import CommandPart, RequestPart
 from leaseway.spec.lease_names import marks
 from leaseway.spec.model import Part, ServerSpec
+from leaseway.spec.references import Value
+from leaseway.spec.replaced import walk_json
 from leaseway.wire.advice import for_operators
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
-from leaseway.wire.secrets.secret_names import secret_forms
+from leaseway.wire.secrets.secret_names import looks_secret, secret_forms
+
+_MAX_CONFIG: Final = 120 << 10
+"""Bytes; a process accepts no variable over 128 KiB."""
+CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
+"""The variable that `leaseway.server` reads a class's config from."""
+
+
+def _of_class(part: PythonPart, resolver: Resolver) -> ResolvedValues:
+    """Return the command that runs a class, and its config."""
+    code = read_code(part, resolver.known)
+    return ResolvedValues(
+        command=sys.executable,
+        # -P: a module in the worker's folder must not shadow a package of ours.
+        args=("-P", "-m", "leaseway.server", part.module, part.class_name),
+        env={**resolver.values("env", part.env), **_class_config(part, resolver)},
+        code=code.digest,
+        modules=code.files,
+    )
+
+
+def _class_config(part: PythonPart, resolver: Resolver) -> dict[str, str]:
+    """Return the variable with the config of a class; process lists do not show it."""
+    if not part.config:
+        return {}
+
+    def text_of(path: str, value: Value) -> str:
+        name = path.rpartition(".")[2].partition("[")[0]
+        return resolver.value(f"config{path}", value, looks_secret(name))
+
+    text = json.dumps(walk_json(json.loads(part.config), text_of), ensure_ascii=False)
+    if len(text.encode(errors="replace")) > _MAX_CONFIG:
+        problem = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
+        resolver.missing.append(("config", problem))
+    return {CONFIG_VARIABLE: text}
+
+
+def _of_api(part: HttpApiPart, resolver: Resolver) -> ResolvedValues:
+    """Return the values of an API, with its credentials among the headers and the query."""
+    requests = of_requests(part, resolver)
+    credentials, query = _credentials_of(part, resolver)
+    return replace(
+        requests,
+        headers={**requests.headers, **credentials},
+        credentials=frozenset(credentials),
+        query=query,
+    )
+
+
+def _credentials_of(part: HttpApiPart, resolver: Resolver) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the headers and query parameters with credentials."""
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    cookies: list[str] = []
+    for scheme, credential in part.security.items():
+        text = resolver.credential(f"security.{scheme}", credential.value, True)
+        match credential.kind:
+            case "bearer":
+                headers["Authorization"] = f"Bearer {text}"
+            case "basic":
+                pair = f"{credential.name}:{text}" if credential.name else text
+                encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+                resolver.secrets.add(f"Basic {encoded}")
+                headers["Authorization"] = f"Basic {encoded}"
+            case "header":
+                headers[credential.name] = text
+            case "query":
+                query[credential.name] = text
+            case "cookie":
+                cookies.append(f"{credential.name}={text}")
+            case _:
+                assert_never(credential.kind)
+    if cookies:
+        headers["Cookie"] = "; ".join(cookies)
+    return headers, query
+
+
+def of_requests(part: RequestPart, resolver: Resolver) -> ResolvedValues:
+    """Return the values of requests."""
+    return ResolvedValues(
+        url=resolver.text("url", part.url),
+        headers=headers_of(part.headers, resolver),
+        auth={
+            name: resolver.credential(f"auth.{name}", value, name != CLIENT_ID)
+            for name, value in part.auth.values.items()
+            if name != ASSERTION
+        },
+        assertion=_assertion(part.auth.values.get(ASSERTION), resolver),
+        proxies=proxies_of(part.proxy, resolver),
+    )
+
+
+def _assertion(value: Value | None, resolver: Resolver) -> Callable[[], str] | None:
+    """Return what reads an assertion, which is there now and is replaced often."""
+    if value is None:
+        return None
+    resolver.value(f"auth.{ASSERTION}", value, True)
+    return partial(resolver.read, value)
+
+
+def headers_of(headers: Mapping[str, Value], resolver: Resolver) -> dict[str, str]:
+    """Return headers; every referenced one is a secret."""
+    return {
+        name: resolver.credential(
+            f"headers.{name}", value, value.kind != "literal" or looks_secret(name)
+        )
+        for name, value in headers.items()
+    }
+
+
+def proxies_of(given: Mapping[str, Value], resolver: Resolver) -> Proxies:
+    """Return the proxies of a server's requests: those of its entry, or the environment's."""
+    try:
+        if not given:
+            proxies = of_environment(resolver.known)
+        else:
+            texts = {
+                name: resolver.value(f"proxy.{name}", value, name == "password")
+                for name, value in given.items()
+            }
+            text = texts.pop("url", "")
+            proxies = NO_PROXIES
+            if text and text != DIRECT:
+                proxies = Proxies(parse_proxy(text, **texts))
+        # Also of proxies in the environment, which no key of an entry names.
+        used = [proxies.fixed] if proxies.fixed is not None else _known(proxies.variables.values())
+    except BadProxy as error:
+        resolver.missing.append(("proxy", str(error)))
+        return NO_PROXIES
+    for proxy in used:
+        if proxy is not None and proxy.password:
+            pair = f"{proxy.username}:{proxy.password}"
+            encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+            resolver.secrets.update((proxy.password, f"Basic {encoded}"))
+    return proxies
+
+
+def _known(texts: Iterable[str]) -> Iterator[Proxy]:
+    for text in texts:
+        with contextlib.suppress(BadProxy):  # reported when a request would go through it
+            yield parse_proxy(text)
+
 
 ValuesOf = Callable[[Any, Resolver], ResolvedValues]
 """Returns the values of a part of its kind."""
@@ -99,10 +252,10 @@ def _of_registered(part: RegisteredPart, resolver: Resolver) -> ResolvedValues:
 _OF_KINDS: Final[Mapping[type[Part], ValuesOf]] = {
     ProcessPart: _of_command,
     ContainerPart: _of_container,
-    PythonPart: python.values_of,
+    PythonPart: _of_class,
     BuiltinPart: _of_kit,
     RemotePart: _of_remote,
-    HttpApiPart: http_api.values_of,
+    HttpApiPart: _of_api,
     RegisteredPart: _of_registered,
 }
 

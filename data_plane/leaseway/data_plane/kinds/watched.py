@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
-from leaseway.data_plane.kinds.python.modules import module_files
+from leaseway.data_plane.kinds.python import module_files
 from leaseway.server.faults import RAISED
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.model import Part, ServerSpec

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -28,7 +29,6 @@ from leaseway.data_plane.leases.acquirer import UNNAMED, Acquirer
 from leaseway.data_plane.leases.confirmation import LeaseConfirmation
 from leaseway.data_plane.leases.holders import LeaseHolders
 from leaseway.data_plane.leases.own_tools import LeaseTools
-from leaseway.data_plane.leases.starts import LeaseStart, mark_retrieved, start_interrupted
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
@@ -40,6 +40,48 @@ from leaseway.wire.messages.events import EventSeverity
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import MAX_KEY_LENGTH, LeaseKey, check_caller_names
 from leaseway.wire.timing.durations import check_kept, check_lease_ttl
+
+
+@dataclass
+class LeaseStart:
+    """The start of a lease's instance.
+
+    Attributes:
+        done: Fails with the fault that callers get.
+        task: Starts it.
+        waiting: How many callers wait for it.
+    """
+
+    done: asyncio.Future[None]
+    task: asyncio.Task[None]
+    waiting: int = 0
+
+    async def wait(self) -> None:
+        """Wait until it has ended; giving up does not end it.
+
+        Raises:
+            Fault: The instance did not start.
+        """
+        self.waiting += 1
+        try:
+            await asyncio.shield(self.done)
+        finally:
+            self.waiting -= 1
+
+
+def start_interrupted(lease: WorkerLease) -> Fault:
+    """Return the fault of a start that ended with its worker."""
+    return Fault(
+        Reason.DRAINING,
+        f"The worker shut down while the instance of lease {lease.id} was starting.",
+    )
+
+
+def mark_retrieved(future: asyncio.Future[None]) -> None:
+    """Keep asyncio from logging the exception of a future whose callers were cancelled."""
+    if not future.cancelled():
+        future.exception()
+
 
 _MAX_COUNTED_TENANTS: Final = 10_000
 _GIVEN_UP: Final = "its callers gave up while its instance waited for its turn to start"

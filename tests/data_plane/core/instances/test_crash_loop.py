@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.instances.circuit_breaker import STABLE_AFTER
-from leaseway.data_plane.core.instances.crash_loop import MAX_QUIET, CrashHistory
+from leaseway.data_plane.core.instances.circuit_breaker import MAX_QUIET, STABLE_AFTER, CrashHistory
 
 
 def test_one_crash_is_history_once_a_start_counts_as_stable() -> None:

@@ -100,3 +100,26 @@ class CircuitBreaker:
         return CircuitBreaker(
             failures=failures + 1, retry_at=now + delay(failures), trial=self.trial
         )
+
+
+MAX_QUIET: Final = 600.0
+"""Seconds between two crashes after which they have nothing to do with each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashHistory:
+    """The crashes of one generation so far.
+
+    Attributes:
+        last: When an instance last exited by itself, or None if none has.
+        quiet: Seconds that an instance must run until the last crash is history.
+    """
+
+    last: float | None = None
+    quiet: float = STABLE_AFTER
+
+    def crashed(self, now: float) -> CrashHistory:
+        """Return the history after another crash."""
+        if self.last is None or now - self.last > MAX_QUIET:
+            return CrashHistory(now)
+        return CrashHistory(now, min(MAX_QUIET, max(STABLE_AFTER, 2 * (now - self.last))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from leaseway.data_plane.kinds.process.launch import Launch, prepare
+from leaseway.data_plane.kinds.process.launch import Launch, child_environment, prepare
 from leaseway.data_plane.kinds.process.private_folders import make_folder
 from leaseway.data_plane.kinds.process.process import ServerProcess
 from leaseway.data_plane.kinds.process.reaper import Reaper
@@ -15,7 +15,6 @@ from leaseway.data_plane.kinds.process.stdio import StdioTransport
 from leaseway.data_plane.mcp.context import ServerContext, UnopenedConnection
 from leaseway.data_plane.mcp.failures import not_started
 from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 

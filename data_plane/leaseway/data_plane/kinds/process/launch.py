@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 from leaseway.data_plane.kinds.process import launcher
 from leaseway.data_plane.kinds.process.cgroups import Cgroup, Cgroups
@@ -26,8 +26,51 @@ from leaseway.data_plane.mcp.failures import command_fault, not_started
 from leaseway.spec.kinds.confinement import Limits
 from leaseway.spec.kinds.shared import ChildPart
 from leaseway.spec.lease_names import PRIVATE, names_in
-from leaseway.spec.model import ServerSpec
+from leaseway.spec.model import InheritEnv, ServerSpec
 from leaseway.wire.errors import Fault
+from leaseway.wire.grpc_environment import OF_COMMANDS, OF_EVERY_PROGRAM
+from leaseway.wire.secrets.secret_names import looks_secret
+
+_OWN_PREFIX: Final = "LEASEWAY_"
+_OWN_GRPC: Final = {**OF_EVERY_PROGRAM, **OF_COMMANDS}
+"""Variables that the command line sets for its own gRPC, not for that of servers."""
+
+_MINIMAL: Final = frozenset(
+    (
+        *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR"),
+        *("TZ", "USER"),
+    )
+)
+
+
+def child_environment(
+    parent: Mapping[str, str], inherit: InheritEnv, configured: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a server's process.
+
+    Args:
+        parent: The worker's environment.
+        inherit: `safe`: the worker's environment without names that look like secrets; `all`: with
+            them; `none`: only what programs need to run (PATH, HOME, the locale …). Leaseway's
+            own variables are never inherited.
+        configured: The variables of the configuration, resolved; they win.
+    """
+    theirs = {
+        name: value
+        for name, value in parent.items()
+        if not name.startswith(_OWN_PREFIX) and _OWN_GRPC.get(name) != value
+    }
+    match inherit:
+        case "none":
+            inherited = {name: value for name, value in parent.items() if name in _MINIMAL}
+        case "safe":
+            inherited = {name: value for name, value in theirs.items() if not looks_secret(name)}
+        case "all":
+            inherited = theirs
+        case _:
+            assert_never(inherit)
+    return {**inherited, **configured}
+
 
 _NO_LIMITS: Final = Limits()
 

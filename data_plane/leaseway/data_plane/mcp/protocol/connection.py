@@ -38,7 +38,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
 )
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
 from leaseway.data_plane.mcp.protocol.messages.incoming import Asked, Inbox, find_asked_call
-from leaseway.data_plane.mcp.protocol.messages.liveness import AbandonedCalls, Liveness
+from leaseway.data_plane.mcp.protocol.messages.liveness import AbandonedCalls, Liveness, Refusals
 from leaseway.data_plane.mcp.protocol.messages.log_level import LogLevel
 from leaseway.data_plane.mcp.protocol.messages.notices import FindCaller, MissedRoots, Notices
 from leaseway.data_plane.mcp.protocol.messages.pending import (
@@ -51,7 +51,6 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     invalid_result,
     is_rate_limit,
 )
-from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     LEGACY_CAPABILITIES,
     ROOTS_ONLY,

@@ -10,9 +10,9 @@ import pytest
 from leaseway.data_plane.core.calls.call import Callbacks, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
+from leaseway.data_plane.mcp.protocol.messages.liveness import Refusals
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.messages.reading import read
-from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.wire.errors import Fault
 

@@ -27,9 +27,9 @@ from leaseway.data_plane.mcp.protocol.messages.incoming import (
     LegacyServerRequests,
     find_asked_call,
 )
+from leaseway.data_plane.mcp.protocol.messages.liveness import Refusals
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.messages.reading import read
-from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     missing_method,

@@ -21,8 +21,8 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     ResponseError,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.liveness import Refusals
 from leaseway.data_plane.mcp.protocol.messages.reading import has_endless_integer
-from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.results import (
     Flags,
     SeenResponse,

@@ -1,1 +1,0 @@
-"""Servers that are a Python class, in a process of `leaseway.server`."""
