@@ -1,4 +1,7 @@
-"""Imported once by the fork server of a test run: the modules that every plane imports."""
+"""Imported once by the fork server of a test run: the modules that every plane imports.
+
+What a forked process runs first is among them; it would import pytest and Hypothesis in each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ import gc
 import importlib
 
 for name in (
+    "anyio._backends._asyncio",
     "leaseway.cli.app",
+    "leaseway.cli.commands.running.mcp",
+    "leaseway.cli.commands.running.operate",
     "leaseway.cli.commands.running.planes",
     "leaseway.control_plane.app",
     "leaseway.data_plane.app",
+    "leaseway.data_plane.kinds.process.connect",
+    "leaseway.data_plane.kinds.remote.connect",
     "leaseway.data_plane.mcp.session",
     "leaseway.front.app",
+    "tests.e2e.forking",
+    "uvloop",
 ):
     importlib.import_module(name)
 gc.freeze()  # a collection in a forked process would copy all pages
