@@ -165,6 +165,8 @@ def _run(
         os.dup2(received, number)
         os.close(received)
     os.setsid()
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a run below `nohup` has it ignored
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
