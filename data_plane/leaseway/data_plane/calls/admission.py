@@ -85,15 +85,13 @@ class CallAdmission:
     Args:
         pool: The servers.
         leases: The leases, some of which have tools of their own.
-        budgets: This worker's shares of limits, or None: the limits hold on this worker alone.
+        budgets: This worker's shares of limits.
 
     Attributes:
         usage: Calls and rejections by tenant.
     """
 
-    def __init__(
-        self, pool: Pool, leases: WorkerLeaseManager, budgets: WorkerBudgets | None = None
-    ) -> None:
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager, budgets: WorkerBudgets) -> None:
         self._pool = pool
         self._leases = leases
         self._own_variants = leases.own_tools.variants

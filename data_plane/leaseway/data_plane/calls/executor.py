@@ -74,11 +74,11 @@ class Executor:
         pool: The servers of the worker.
         leases: The leases of the worker.
         logins: The logins of people that calls use.
-        artifacts: Stores the media of results, or None to leave media in the results.
-        confirmation: Asks people to approve calls, or None if no approver can be reached.
+        artifacts: Stores the media of results.
+        confirmation: Asks people to approve calls.
         recorder: Records calls in the audit, or None if there is no audit.
         recent: Remembers ended calls, or None if no calls are remembered.
-        permits: Gets permits of limits that hold over the fleet, or None: they hold here alone.
+        permits: Gets permits of limits that hold over the fleet.
 
     Attributes:
         draining: Whether new calls are rejected.
@@ -93,11 +93,11 @@ class Executor:
         leases: WorkerLeaseManager,
         logins: LoginWatcher,
         *,
-        artifacts: ArtifactStore | None = None,
-        confirmation: Confirmation | None = None,
-        recorder: Recorder | None = None,
-        recent: RecentCalls | None = None,
-        permits: PermitsPort | None = None,
+        artifacts: ArtifactStore,
+        confirmation: Confirmation,
+        recorder: Recorder | None,
+        recent: RecentCalls | None,
+        permits: PermitsPort,
     ) -> None:
         self._pool = pool
         self._leases = leases
@@ -114,8 +114,7 @@ class Executor:
             pool.resolves_anew.connect(self._make_room)
         self._admin = AdminTools(pool, leases, logins)
         self._permits = permits
-        budgets = permits.budgets if permits is not None else None
-        self._admission = CallAdmission(pool, leases, budgets)
+        self._admission = CallAdmission(pool, leases, permits.budgets)
         self.usage = self._admission.usage
         self._subscriptions = WorkerSubscriptions(leases, self._admission.is_uri_visible)
         self._turns = TurnStage(pool.resolves_anew)
@@ -136,7 +135,7 @@ class Executor:
         servers = {generation.key.server_id for generation in self._pool.generations}
         self.recent.make_room(servers | {ADMIN_TOOLSET})
 
-    def _all_lines(self, confirmation: Confirmation | None) -> Mapping[_Needs, tuple[Enter, ...]]:
+    def _all_lines(self, confirmation: Confirmation) -> Mapping[_Needs, tuple[Enter, ...]]:
         """Return the stages that calls pass after their admission, by what they need."""
         rules, approval = RulesStage().enter, ApprovalStage(confirmation)
         instance = InstanceStage(self._pool, self._leases, self._logins).enter
@@ -305,7 +304,6 @@ class Executor:
         if active.deadline is None and active.call.timeout_ms:
             self._expire_after(active, active.call.timeout_ms / 1000)
         active.event("waiting for a permit")
-        assert self._permits is not None  # without them no call needs one
         now = self._loop.time()
         until = now + PERMIT_WAIT
         if active.deadline is not None:  # its caller learns what it waited for, if there is time
@@ -435,8 +433,6 @@ class Executor:
         self.wait_for(active, partial(with_next_login, self._logins, required))
 
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
-        if self._artifacts is None:
-            return None
         subject = active.generation.key.user
         pending = self._artifacts.store(active.call, outcome, active.finish, subject)
         if pending is not None and active.trace is not None:

@@ -35,7 +35,7 @@ def wait(usage: CallUsage, *demands: Demand, now: float) -> float:
 
 
 def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time() -> None:
-    usage = CallUsage()
+    usage = CallUsage(WorkerBudgets())
     assert [wait(usage, RATE, now=100.0) for _ in range(3)] == [0, 0, 0]
     assert wait(usage, RATE, now=100.0) == pytest.approx(20.0)
     assert wait(usage, OF_RIVAL, now=100.0) == 0
@@ -47,7 +47,7 @@ def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time
 def test_in_no_time_more_calls_pass_than_twice_the_rate(
     pauses: list[float], calls: int, seconds: float
 ) -> None:
-    usage, rate, now = CallUsage(), Demand(RATE.key, calls, seconds), 0.0
+    usage, rate, now = CallUsage(WorkerBudgets()), Demand(RATE.key, calls, seconds), 0.0
     passed: list[float] = []
     for pause in pauses:
         now += pause
@@ -61,7 +61,7 @@ def test_in_no_time_more_calls_pass_than_twice_the_rate(
 
 
 def test_calls_at_once_are_limited_until_they_end() -> None:
-    usage = CallUsage()
+    usage = CallUsage(WorkerBudgets())
     usage.start_call([SLOTS], 0.0)
     assert wait(usage, SLOTS, now=0.0) == 0
     assert wait(usage, SLOTS, now=0.0) > 0
@@ -71,7 +71,7 @@ def test_calls_at_once_are_limited_until_they_end() -> None:
 
 
 def test_a_call_that_one_limit_refuses_counts_against_none() -> None:
-    usage = CallUsage()
+    usage = CallUsage(WorkerBudgets())
     assert [wait(usage, SLOTS, RATE, now=0.0) for _ in range(3)] == [0, 0, pytest.approx(0.1)]
     assert [wait(usage, RATE, now=0.0) for _ in range(2)] == [0, pytest.approx(20.0)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.core.tools.toolset import ToolPlan
-from leaseway.wire.errors import Fault, Reason
 
 
 class ApprovalStage:
@@ -15,10 +14,10 @@ class ApprovalStage:
     starts none; `spend` after everything else that it may have to wait for.
 
     Args:
-        confirmation: Asks people, or None if no approver can be reached.
+        confirmation: Asks people.
     """
 
-    def __init__(self, confirmation: Confirmation | None) -> None:
+    def __init__(self, confirmation: Confirmation) -> None:
         self._confirmation = confirmation
 
     def ask(self, active: ActiveCall) -> bool:
@@ -46,12 +45,6 @@ class ApprovalStage:
     async def _check(self, active: ActiveCall, *, use: bool) -> None:
         plan = active.plan
         assert isinstance(plan, ToolPlan), "Only tools need approvals."
-        if self._confirmation is None:
-            raise Fault(
-                Reason.CONFIRMATION_REQUIRED,
-                f"Calls of {active.call.server_id}:{active.call.tool} need a person's approval, "
-                "and this worker cannot ask for one.",
-            )
         active.event("waiting for an approval")
         is_shared = active.generation.is_shared
         await self._confirmation.check(active, plan, is_shared=is_shared, use=use)

@@ -23,7 +23,6 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallToken
 from leaseway.wire.channels.trace_context import meta_from
-from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import check_log_level
 
 
@@ -32,14 +31,14 @@ class SendStage:
 
     Args:
         subscriptions: Calls that last until they are cancelled.
-        artifacts: Read for servers that send bytes, or None if no artifacts are kept.
+        artifacts: Read for servers that send bytes.
         meters: Instruments, or None if metrics are off.
     """
 
     def __init__(
         self,
         subscriptions: WorkerSubscriptions,
-        artifacts: ArtifactStore | None,
+        artifacts: ArtifactStore,
         meters: WorkerMeters | None,
     ) -> None:
         self._subscriptions = subscriptions
@@ -99,8 +98,6 @@ class SendStage:
         self._subscriptions.subscribe(active, live, plan)
 
     async def _read_artifact(self, active: ActiveCall, ref: str, max_size: int) -> bytes:
-        if self._artifacts is None:
-            raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
         call = active.call
         reader = ArtifactReader.of(call.tenant, call.session, call.user, call.subject_token)
         return await self._artifacts.read(ref, reader, max_size)

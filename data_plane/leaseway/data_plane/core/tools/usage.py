@@ -28,8 +28,8 @@ class CallUsage:
         refused: How often each (tenant, limit) of tenants caused a rejection.
     """
 
-    def __init__(self, budgets: WorkerBudgets | None = None) -> None:
-        self._budgets = budgets or WorkerBudgets()
+    def __init__(self, budgets: WorkerBudgets) -> None:
+        self._budgets = budgets
         self.take_granted = self._budgets.take_granted
         self.refused: Counter[tuple[str, CallQuota]] = Counter()
 
