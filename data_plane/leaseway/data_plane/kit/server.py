@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -31,6 +31,17 @@ from leaseway.spec.kinds.kit import (
 from leaseway.wire.version import PACKAGE_VERSION
 
 _WRITE_TOOLS: Final = frozenset({"write_file", "edit_file", "delete_file"})
+
+
+_FILE_TOOLS: Final[Mapping[FileTool, Callable[[AllowedFolders], Tool]]] = {
+    "read_file": read_file,
+    "write_file": write_file,
+    "edit_file": edit_file,
+    "list_files": list_files,
+    "search_files": search_files,
+    "delete_file": delete_file,
+    "get_file_info": get_file_info,
+}
 
 
 @dataclass(frozen=True)
@@ -87,28 +98,9 @@ def build_tools(options: KitOptions, environment: Mapping[str, str] = os.environ
                 raise ValueError(
                     f"The tool {file_tool} needs a folder: add one (--root, or 'roots')."
                 )
-            tools.append(_build_file_tool(file_tool, roots))
+            tools.append(_FILE_TOOLS[file_tool](roots))
     others = (name for name in OTHER_TOOLS if name in enabled)
     return [*tools, *(_build_other(name, options, roots, environment) for name in others)]
-
-
-def _build_file_tool(name: FileTool, roots: AllowedFolders) -> Tool:
-    match name:
-        case "read_file":
-            return read_file(roots)
-        case "write_file":
-            return write_file(roots)
-        case "edit_file":
-            return edit_file(roots)
-        case "list_files":
-            return list_files(roots)
-        case "search_files":
-            return search_files(roots)
-        case "delete_file":
-            return delete_file(roots)
-        case "get_file_info":
-            return get_file_info(roots)
-    assert_never(name)
 
 
 def _build_other(
