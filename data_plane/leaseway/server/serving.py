@@ -90,13 +90,10 @@ class StdioNotifier:
     could tell one caller of the work of another.
     """
 
+    transport_type = "stdio"
+
     def __init__(self) -> None:
         self._has_warned = False
-
-    @property
-    def transport_type(self) -> str:
-        """The name of the transport."""
-        return "stdio"
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Queue a notification for the current call; raises `ValueError` if it is not JSON."""

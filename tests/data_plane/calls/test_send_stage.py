@@ -44,6 +44,6 @@ async def test_a_subscription_that_waited_while_its_server_was_replaced_keeps_no
         timer=None,
     )
     subscriptions = WorkerSubscriptions(bench.worker.leases, lambda *_: True)
-    SendStage(subscriptions, None, None).enter(cast("Any", active))
+    SendStage(subscriptions, bench.worker.artifacts, None).enter(cast("Any", active))
     await bench.until(lambda: first.state == "closed" and ended)
     assert (live.calls, live.followers) == (0, 0)

@@ -12,9 +12,10 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.http_api.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
+from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.kinds.values import read_references
-from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -100,17 +101,13 @@ async def calling(
 ) -> AsyncIterator[Caller]:
     listener = RecordingListener()
     async with http_client() as http:
-        instance = HttpInstance(
-            spec,
-            http,
-            environment or {},
-            NO_VAULT,
-            listener,
-            instance_id="w-rest-1",
-            read_values=read_references,
-        )
+        host = Host(environment=environment or {}, http=http)
+        opening = Opening(instance_id="w-rest-1", listener=listener, read_values=read_references)
+        renderers = Renderers(host.environment)
+        instance = HttpInstance(spec, host, opening, renderers)
         try:
             await instance.start()
             yield Caller(instance, listener)
         finally:
             await instance.close()
+            renderers.close()

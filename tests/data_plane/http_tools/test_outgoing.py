@@ -18,9 +18,10 @@ from tests.forward_proxy import ForwardProxy
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.kinds.http_api.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
+from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.kinds.values import read_references
-from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.references.resolver import NO_VAULT
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -61,14 +62,10 @@ async def calls(
     server = server_spec(VariantKey("api"), "http_api", url=url, http_tools=tools, **spec)
     found = []
     async with http_client() as http:
+        opening = Opening(instance_id="i", listener=Listener(), read_values=read_references)
+        renderers = Renderers(environment)
         instance = HttpInstance(
-            server,
-            http,
-            environment,
-            NO_VAULT,
-            Listener(),
-            instance_id="i",
-            read_values=read_references,
+            server, Host(environment=environment, http=http), opening, renderers
         )
         await instance.start()
         for _ in range(times):
@@ -79,6 +76,7 @@ async def calls(
             text = json.loads(outcome.payload)["content"][0]["text"] if outcome.payload else "null"
             found.append((json.loads(text), outcome))
         await instance.close()
+        renderers.close()
     return found
 
 

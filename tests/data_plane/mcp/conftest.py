@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.openers import built_in_kinds
 from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.kinds.process.reaper import Reaper
@@ -159,7 +160,7 @@ class Bench:
             read_values=read_references,
             **more,
         )
-        open_instance = built_in_kinds(self.reaper, pods)[type(spec.part)]
+        open_instance = built_in_kinds(self.reaper, Renderers(environment), pods)[type(spec.part)]
         instance = open_instance(spec, host, opening)
         assert isinstance(instance, Instance)
         self.instances.append(instance)

@@ -11,9 +11,11 @@ from tests.data_plane.mcp.conftest import Bench
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.kinds.http_api.instance import HttpInstance
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
+from leaseway.data_plane.kinds.opening import Opening
 from leaseway.data_plane.kinds.values import read_references
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.oauth.tokens import Tokens
-from leaseway.data_plane.references.resolver import NO_VAULT
 from leaseway.spec.kinds.http_tools import HttpTool
 from leaseway.spec.model import ServerSpec
 
@@ -32,16 +34,9 @@ async def started(
     if spec.transport != "http_api":
         given = {} if tokens is None else {"tokens": tokens}
         return await bench.start(spec, environment, **given)
-    instance = HttpInstance(
-        spec,
-        bench.http,
-        environment,
-        NO_VAULT,
-        bench,
-        instance_id="api",
-        read_values=read_references,
-        tokens=tokens,
-    )
+    host = Host(environment=environment, http=bench.http, tokens=tokens or Tokens())
+    opening = Opening(instance_id="api", listener=bench, read_values=read_references)
+    instance = HttpInstance(spec, host, opening, Renderers(environment))
     await instance.start()
     return instance
 

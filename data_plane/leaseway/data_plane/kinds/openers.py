@@ -87,27 +87,11 @@ def _client(
 _open_registered: Final = _client(_load_registered)
 
 
-def _open_api(
-    renderers: Renderers | None, spec: ServerSpec, host: Host, opening: Opening
-) -> InstancePort:
-    return HttpInstance(
-        spec,
-        host.http,
-        host.environment,
-        host.vault,
-        opening.listener,
-        instance_id=opening.instance_id,
-        read_values=opening.read_values,
-        resolved_values=opening.resolved_values,
-        renderers=renderers,
-        tokens=host.tokens,
-        listed=opening.listed,
-    )
+def _open_api(renderers: Renderers, spec: ServerSpec, host: Host, opening: Opening) -> InstancePort:
+    return HttpInstance(spec, host, opening, renderers)
 
 
-def built_in_kinds(
-    reaper: Reaper, pods: Pods | None = None, renderers: Renderers | None = None
-) -> Kinds:
+def built_in_kinds(reaper: Reaper, renderers: Renderers, pods: Pods | None = None) -> Kinds:
     """Return the built-in kinds with what the instances of each share."""
     of_command = _client(_load_process, reaper)
     return {
@@ -131,7 +115,7 @@ async def open_kinds(host: Host) -> AsyncIterator[Kinds]:
         pods = Pods(host.environment, host.http) if runs_pods(host.environment) else None
         if pods is not None:
             stack.push_async_callback(pods.close, _PODS_GRACE)
-        yield built_in_kinds(reaper, pods, renderers)
+        yield built_in_kinds(reaper, renderers, pods)
 
 
 def _opener_of_half(kind: type[Part]) -> OpenKind:

@@ -25,6 +25,7 @@ Bench = Any
 WORKER = """
 import asyncio, os, sys
 from leaseway.data_plane.core.ports import ANY_INSTANCE
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.kinds.process.reaper import Reaper
@@ -41,7 +42,7 @@ async def main():
     key = VariantKey("x")
     spec = server_spec(key, "stdio", command=sys.executable, args=args, cwd="private")
     host = Host(environment=os.environ, http=http_client())
-    kinds = built_in_kinds(reaper)
+    kinds = built_in_kinds(reaper, Renderers())
     instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(os.readlink(f"/proc/{instance.pid}/cwd"), reaper.pid, flush=True)

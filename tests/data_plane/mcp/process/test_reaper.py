@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 WORKER = """
 import asyncio, os, sys
 from leaseway.data_plane.core.ports import ANY_INSTANCE
+from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.openers import Opener, built_in_kinds
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.kinds.process.reaper import Reaper
@@ -36,7 +37,7 @@ async def main():
     reaper = Reaper()
     spec = server_spec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     host = Host(environment=os.environ, http=http_client())
-    kinds = built_in_kinds(reaper)
+    kinds = built_in_kinds(reaper, Renderers())
     instance = Opener("w", host, kinds)(spec, InstanceListener(), ANY_INSTANCE)
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)

@@ -20,6 +20,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.spec.references import Value
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -161,7 +162,7 @@ async def test_a_websocket_without_a_close_frame_is_closed_completely(
     raw: RawServer,
 ) -> None:
     async with aiohttp.ClientSession() as http:
-        transport = WebSocketTransport("deaf", f"ws://{raw.base}/ws/good", http, {})
+        transport = WebSocketTransport("deaf", f"ws://{raw.base}/ws/good", http, {}, Outgoing())
         await transport.connect()
         assert transport._socket is not None
         assert transport._session is not None
@@ -177,7 +178,7 @@ async def test_a_call_sent_again_while_its_first_post_hangs_is_closed_completely
 ) -> None:
     message = b'{"id":1,"method":"tools/call","params":{"arguments":{"text":"hold"}}}\n'
     async with aiohttp.ClientSession() as http:
-        transport = SseTransport("slow", f"http://{raw.base}/sse/good", http, {})
+        transport = SseTransport("slow", f"http://{raw.base}/sse/good", http, {}, Outgoing())
         async with asyncio.timeout(BOUND):
             await transport.connect(StreamPeer("slow", transport))
             call = RawRequest()  # a call is the receipt of all its rounds

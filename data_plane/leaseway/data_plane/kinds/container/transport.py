@@ -40,6 +40,8 @@ class PodTransport(PullTransport):
         timeout: Seconds until the server must be attached to.
     """
 
+    transport_type = "stdio"
+
     def __init__(
         self,
         server: str,
@@ -60,10 +62,6 @@ class PodTransport(PullTransport):
         self._received: deque[bytes | OverlongMessageError] = deque()
         self._ending = asyncio.Lock()
         self._lost: Fault | None = None
-
-    @property
-    def transport_type(self) -> str:
-        return "stdio"
 
     async def connect(self) -> None:
         """Create the pod, wait until its server runs, and attach to it.

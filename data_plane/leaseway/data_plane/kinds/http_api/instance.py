@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -30,7 +29,6 @@ from leaseway.data_plane.core.definitions.sharing import shared
 from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     ClientState,
-    InstanceListener,
     ListedPromptsResources,
     NoStderr,
 )
@@ -47,9 +45,10 @@ from leaseway.data_plane.kinds.http_api.results import (
     result,
 )
 from leaseway.data_plane.kinds.http_api.serialization import number_of
-from leaseway.data_plane.oauth.tokens import InstanceProblems, Tokens
+from leaseway.data_plane.kinds.opening import Opening
+from leaseway.data_plane.mcp.host import Host
+from leaseway.data_plane.oauth.tokens import InstanceProblems
 from leaseway.data_plane.outgoing import Outgoing
-from leaseway.data_plane.references.resolver import ReadValues, Vault
 from leaseway.spec.kinds.http_api import HttpApiPart
 from leaseway.spec.kinds.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
@@ -94,33 +93,16 @@ class HttpInstance:
     """An instance of a server with HTTP tools; implements `InstancePort`.
 
     Args:
-        environment: The worker's environment, for references.
-        vault: Secrets that are not in the environment.
-        listener: Notified of the instance's state changes.
-        instance_id: Unique on its worker.
-        read_values: Reads the values of its kind.
-        resolved_values: Of the server's references, or None to resolve them at the start.
-        renderers: The worker's renderers of templates, or None for own ones.
-        tokens: The worker's OAuth tokens, or None for own ones.
-        listed: The definitions that another instance of the server listed, or None.
+        spec: The server.
+        host: The worker's resources.
+        opening: What it is opened with.
+        renderers: Renders the templates of all APIs.
     """
 
-    def __init__(  # noqa: PLR0913 - what an instance depends on
-        self,
-        spec: ServerSpec,
-        http: aiohttp.ClientSession,
-        environment: Mapping[str, str],
-        vault: Vault,
-        listener: InstanceListener,
-        *,
-        instance_id: str,
-        read_values: ReadValues,
-        resolved_values: ResolvedValues | None = None,
-        renderers: Renderers | None = None,
-        tokens: Tokens | None = None,
-        listed: Mapping[str, bytes] | None = None,
+    def __init__(
+        self, spec: ServerSpec, host: Host, opening: Opening, renderers: Renderers
     ) -> None:
-        self.id = instance_id
+        self.id = opening.instance_id
         self.spec = spec
         self._part = spec.part_as(HttpApiPart)
         self.state: ClientState = "starting"
@@ -129,24 +111,20 @@ class HttpInstance:
         self.protocol_version = ""
         self.introduction = NO_INTRODUCTION
         self.mcp_session = ""
-        self.resolved_values = resolved_values
+        self.resolved_values = opening.resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.prompts_resources: ListedPromptsResources | None = None
         self.stderr = NoStderr()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self.late_replies = 0
         self._server = spec.key.server_id
-        self._http = http
-        self._environment = environment
-        self._vault = vault
-        self._read_values = read_values
-        self._listener = listener
-        self._listed = listed or {}
+        self._host = host
+        self._read_values = opening.read_values
+        self._listener = opening.listener
+        self._listed = opening.listed or {}
         self._tools: dict[str, _Tool] = {}
         self._told = conditions(self._part.http_tools)
-        self._owns_renderers = renderers is None
-        self._renderers = renderers or Renderers(environment)
-        self._tokens = tokens or Tokens()
+        self._renderers = renderers
         self._without_token: Callable[[str], str] = str
         self._client: HttpToolClient | None = None
         self._calls: set[_HttpCall] = set()
@@ -163,7 +141,7 @@ class HttpInstance:
         """
         try:
             resolved_values = self.resolved_values or await self._read_values(
-                self.spec, self._environment, self._vault, self.spec.startup_timeout
+                self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
             self._check(resolved_values)
             # In a thread: compiling takes milliseconds per template, and there may be 2,000 tools.
@@ -176,7 +154,7 @@ class HttpInstance:
         if self.state != "starting":
             raise self._closed_fault()
         self.resolved_values = resolved_values
-        authorization = self._tokens.authorization(
+        authorization = self._host.tokens.authorization(
             self.spec,
             resolved_values,
             InstanceProblems(self._listener, self),
@@ -185,7 +163,7 @@ class HttpInstance:
             self._without_token = authorization.without_token
         self._client = HttpToolClient(
             self._server,
-            self._http,
+            self._host.http,
             resolved_values.headers,
             resolved_values.query,
             credentials=resolved_values.credentials,
@@ -237,8 +215,6 @@ class HttpInstance:
         """Close the instance; calls in flight fail."""
         for call in tuple(self._calls):
             call.end(Outcome(b"", fault=self._closed_fault()))
-        if self._owns_renderers:
-            self._renderers.close()
         if self.state != "closed" and self.state != "failed":
             was_ready, self.state = self._client is not None, "closed"
             if was_ready:

@@ -42,6 +42,8 @@ class StdioTransport(Transport):
 
     stray_advice = "It should log to its standard error."
 
+    transport_type = "stdio"
+
     def __init__(self, server: str, process: ServerProcess, stderr: StderrTail) -> None:
         self._server = server
         self._process = process
@@ -59,10 +61,6 @@ class StdioTransport(Transport):
         self._output_ended = LightEvent()
         self._ending: asyncio.Task[None] | None = None
         self._closing = False
-
-    @property
-    def transport_type(self) -> str:
-        return "stdio"
 
     async def connect(self, receiver: Receiver) -> None:
         """Attach to the process's pipes."""

@@ -56,16 +56,19 @@ class SseTransport(Transport):
         Fault: SERVER_NOT_READY: the URL or a header is invalid.
     """
 
+    transport_type = "sse"
+    stuck = True  # unsent messages wait for a connection to the server
+
     def __init__(
         self,
         server: str,
         url: str,
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
-        outgoing: Outgoing | None = None,
+        outgoing: Outgoing,
     ) -> None:
         self._server = server
-        self._outgoing = outgoing or Outgoing()
+        self._outgoing = outgoing
         self._stream = HttpEndpoint(server, url, http, headers, "", self._outgoing)
         self._http = http
         self._headers = headers
@@ -78,10 +81,6 @@ class SseTransport(Transport):
         self._waiting = 0
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def transport_type(self) -> str:
-        return "sse"
 
     async def connect(self, receiver: Receiver) -> None:
         """Open the stream and wait until it names its endpoint.
@@ -107,11 +106,6 @@ class SseTransport(Transport):
     def waiting(self) -> int:
         """Return the bytes of all POSTs in flight, at least 8 KiB each."""
         return self._waiting
-
-    @property
-    def stuck(self) -> bool:
-        """True: unsent messages wait for a connection to the server."""
-        return True
 
     @property
     def lacks_token(self) -> bool:

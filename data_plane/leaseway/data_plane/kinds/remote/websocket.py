@@ -44,26 +44,24 @@ class WebSocketTransport(PullTransport):
         Fault: SERVER_NOT_READY: the URL or a header is invalid.
     """
 
+    transport_type = "websocket"
+
     def __init__(
         self,
         server: str,
         url: str,
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
-        outgoing: Outgoing | None = None,
+        outgoing: Outgoing,
     ) -> None:
         self._server = server
         self._url = parse_url(server, url, ("ws", "wss"))
-        self._outgoing = outgoing or Outgoing()
+        self._outgoing = outgoing
         self._route = find_route(server, self._outgoing, self._url)
         self._http = http
         self._headers = check_headers(server, headers)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-
-    @property
-    def transport_type(self) -> str:
-        return "websocket"
 
     async def connect(self) -> None:
         """Open the websocket.
