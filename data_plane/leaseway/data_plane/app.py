@@ -20,10 +20,6 @@ from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.sinks.port import SinkError
 from leaseway.data_plane.background import Background, DaemonThreads
-from leaseway.data_plane.core.ports import (
-    LoginLinksPort,
-    PeoplesLogins,
-)
 from leaseway.data_plane.kinds.openers import Opener, open_kinds
 from leaseway.data_plane.kinds.packages import load_halves
 from leaseway.data_plane.mcp.host import Host, http_client
@@ -226,7 +222,7 @@ async def _connections(
     server_folders: Callable[[], Iterable[str]],
     own_paths: Callable[[], Iterable[Path]],
     starter: int | None,
-) -> AsyncIterator[tuple[Opener, PeoplesLogins, LoginLinksPort]]:
+) -> AsyncIterator[tuple[Opener, Tokens, LoginLinks]]:
     """Yield a factory of instances, and the logins that they use.
 
     All processes of the instances have exited afterwards.

@@ -35,7 +35,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
-from leaseway.data_plane.core.ports import LoginLinksPort, OpenInstance, PeoplesLogins
+from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
 from leaseway.data_plane.instances.pool import Pool
@@ -48,6 +48,8 @@ from leaseway.data_plane.kinds.values import resolve
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
+from leaseway.data_plane.oauth.logins.links import LoginLinks
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
@@ -219,8 +221,8 @@ class Surroundings:
     background: Background
     shutdown: Shutdown
     authenticator: Authenticator
-    logins: PeoplesLogins | None = None
-    login_links: LoginLinksPort | None = None
+    logins: Tokens | None = None
+    login_links: LoginLinks | None = None
     vault: WorkerVault | None = None
     meter: Meter | None = None
     storage: ArtifactStorage = field(default_factory=MemoryStorage)

@@ -215,28 +215,6 @@ class LoginSubject:
     user: str = ""
 
 
-class LoginLinksPort(Protocol):
-    """Logins that begin at a link and end with a redirect to the console.
-
-    Its faults are INVALID_REQUEST, with a sentence for the person.
-    """
-
-    def use_console(self, url: str) -> None:
-        """Make links to this console from now on; empty for none."""
-
-    def link(self, subject: LoginSubject) -> str:
-        """Return the ticket of a link for a subject."""
-
-    def subject(self, ticket: str) -> LoginSubject:
-        """Return whose login a link is for."""
-
-    async def begin(self, ticket: str, redirect: str) -> tuple[str, str]:
-        """Begin the login of a link; return the address to open, and the redirect's state."""
-
-    async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
-        """Finish a login with the parameters of its redirect; return whose it is."""
-
-
 @dataclass(frozen=True)
 class ChangedLogins:
     """Whose logins have changed; a variant that stands for all subjects has no tenant, or no user.
@@ -248,16 +226,6 @@ class ChangedLogins:
 
     ended: Collection[VariantKey] = ()
     replaced: Collection[VariantKey] = ()
-
-
-class PeoplesLogins(Protocol):
-    """The logins of tenants and users to remote servers."""
-
-    async def follow_logins(self) -> ChangedLogins:
-        """Look at the logins again, which have changed; return whose have changed.
-
-        The tokens of logins that somebody has ended or replaced are forgotten.
-        """
 
 
 @dataclass(frozen=True)

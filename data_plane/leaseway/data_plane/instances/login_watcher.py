@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
-from leaseway.data_plane.core.ports import PeoplesLogins
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.file_stamp import FileStamp, file_stamp
@@ -43,7 +43,7 @@ class LoginWatcher:
         self,
         pool: Pool,
         folder: Path | None,
-        logins: PeoplesLogins | None,
+        logins: Tokens | None,
     ) -> None:
         self._pool = pool
         self._folder = folder

@@ -313,7 +313,10 @@ class Tokens:
         return grant
 
     async def follow_logins(self) -> ChangedLogins:
-        """Look at the logins again, which have changed; as `PeoplesLogins.follow_logins`."""
+        """Look at the logins again, which have changed; return whose have changed.
+
+        The tokens of logins that somebody has ended or replaced are forgotten.
+        """
         held: dict[LoginKey, list[_Grant]] = {}
         for grant in self._grants.values():
             grant.retry_login()

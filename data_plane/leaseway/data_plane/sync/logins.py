@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.ports import LoginLinksPort, LoginSubject
+from leaseway.data_plane.core.ports import LoginSubject
+from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault
@@ -26,7 +27,7 @@ class LoginSteps:
 
     def __init__(
         self,
-        links: LoginLinksPort | None,
+        links: LoginLinks | None,
         outgoing: Outgoing,
         background: Background,
         follow: Callable[[], Awaitable[None]],
@@ -62,9 +63,7 @@ class LoginSteps:
         self._outgoing.send(sync_pb2.SyncRequest(login_result=result))
 
 
-async def _take(
-    step: sync_pb2.LoginStep, links: LoginLinksPort, result: sync_pb2.LoginResult
-) -> None:
+async def _take(step: sync_pb2.LoginStep, links: LoginLinks, result: sync_pb2.LoginResult) -> None:
     if step.state:
         subject = await links.finish(step.state, dict(step.answer))
     elif step.ticket:
