@@ -27,7 +27,9 @@ from leaseway.data_plane.mcp.failures import not_started
 from leaseway.data_plane.mcp.protocol.features import handshake
 from leaseway.data_plane.mcp.protocol.features.health import (
     Patience,
+    RefusalPolicy,
     default_patience,
+    until_refusing,
     until_unresponsive,
 )
 from leaseway.data_plane.mcp.protocol.features.listing import (
@@ -38,7 +40,6 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
     list_prompts_resources,
     notified_lists,
 )
-from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.client_meta import CLIENT_INFO
 from leaseway.data_plane.mcp.protocol.messages.pending import (

@@ -22,6 +22,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     compile_prompts,
 )
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
+from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import LeaseEnd
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.spec.codec import (
@@ -262,3 +263,28 @@ def _redact_field(message: Any, name: str, value: Any) -> None:
         return
     for index, item in enumerate(value):
         value[index] = redact(item)
+
+
+def add_lists(result: sync_pb2.ProbeResult, live: LiveInstance, *, is_own: bool = False) -> None:
+    """Add the lists of an instance to a message.
+
+    Args:
+        result: The message.
+        live: The instance.
+        is_own: Whether only the person that it acts for sees them; others do not see what the
+            server says to a person.
+    """
+    instance = live.instance
+    result.tools.extend(
+        sync_pb2.RecordedTool(definition=definition) for definition in instance.tools.values()
+    )
+    result.protocol_version = instance.protocol_version
+    said = instance.introduction
+    result.introduction.capabilities.extend(said.capabilities)
+    if is_own or not live.spec.part.auth.is_of_people:
+        result.introduction.instructions = said.instructions
+        result.introduction.extensions.extend(said.extensions)
+    if instance.prompts_resources is not None:
+        result.prompts.extend(instance.prompts_resources.prompts)
+        result.resources.extend(instance.prompts_resources.resources)
+        result.resource_templates.extend(instance.prompts_resources.templates)

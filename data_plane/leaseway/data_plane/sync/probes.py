@@ -22,8 +22,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.sync.convert import problem_to_proto, read_spec
-from leaseway.data_plane.sync.listings import add_lists
+from leaseway.data_plane.sync.convert import add_lists, problem_to_proto, read_spec
 from leaseway.data_plane.sync.subjects import SubjectLists
 from leaseway.spec.codec import SpecNotUnderstood, key_from_proto, key_to_proto
 from leaseway.spec.kinds.transports import is_known, unavailable

@@ -22,8 +22,7 @@ from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.sync.convert import problem_to_proto, toolset_from_proto
-from leaseway.data_plane.sync.listings import add_lists
+from leaseway.data_plane.sync.convert import add_lists, problem_to_proto, toolset_from_proto
 from leaseway.data_plane.sync.outgoing import Outgoing
 from leaseway.spec.codec import key_from_proto, key_to_proto
 from leaseway.spec.model import VariantKey
