@@ -188,7 +188,8 @@ class RawServer:
         self.posts.append(message)
         said = (message.get("params") or {}).get("arguments", {}).get("text", "")
         if said.startswith("status "):
-            return web.Response(status=int(said.split()[1]), headers={"Retry-After": "2"})
+            status = int(said.split()[1])
+            return web.Response(status=status, text="out of ink", headers={"Retry-After": "2"})
         if said == "reset":
             request.transport.abort()
             return web.Response()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.mcp.eras import KnownEras
@@ -21,6 +23,16 @@ from leaseway.wire import bounds
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a
 request could be sent while the server closes the connection."""
+
+_PROBES: Final = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPALIVE": 30,  # its name on macOS
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 8,
+}
+"""Seconds of silence after which the system probes a connection, seconds between probes, and how
+many in vain end it. Balancers and gateways (NAT) of clouds forget one that is silent for 4 minutes
+or more, and tell neither side: a long call would never end, and a stream would stay deaf."""
 
 _MAX_LOOKUPS: Final = 64
 """Names that are looked up at the same time."""
@@ -63,13 +75,44 @@ def http_client(connector: aiohttp.BaseConnector | None = None) -> aiohttp.Clien
     if connector is None:
         lookups: Any = _Lookups()
         resolver = aiohttp.ThreadedResolver(lookups)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=resolver)
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=_KEEP_ALIVE,
+            resolver=resolver,
+            socket_factory=_probed_socket,
+        )
+    connections: Any = partial(_Connection, loop=asyncio.get_running_loop())
+    connector._factory = connections  # wired late: aiohttp takes no class of connections
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": "leaseway"},
         max_field_size=bounds.MAX_RESPONSE_HEADER,
     )
+
+
+def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
+
+
+class _Connection(ResponseHandler):
+    """A connection whose end also ends the body that is being read from it.
+
+    aiohttp closes a connection on which a body breaks the rules of HTTP, such as a page of a proxy
+    in the middle of a chunked stream, but whoever reads that body would wait for ever.
+    """
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        body = self._payload
+        super().connection_lost(exc)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("The body breaks the rules of HTTP."))
 
 
 class _Lookups:

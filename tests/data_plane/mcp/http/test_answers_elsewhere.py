@@ -52,7 +52,7 @@ class Elsewhere:
             said = {"result": known[method]} if method in known else {"error": {"code": -32601}}
             answer = {"jsonrpc": "2.0", "id": key, **said}
             return web.json_response(answer, headers={"Mcp-Session-Id": "1"})
-        response = self._confirmation()
+        response = self._confirmation(key)
         await response.prepare(request)
         await response.write_eof()
         self.called.set()
@@ -62,7 +62,10 @@ class Elsewhere:
             await self._stream.write(f"data: {json.dumps(answer)}\n\n".encode())
         return response
 
-    def _confirmation(self) -> web.Response:
+    def _confirmation(self, key: int) -> web.Response:
+        if self._confirms == "answer":
+            answer = {"jsonrpc": "2.0", "id": key, "result": RESULT}
+            return web.json_response(answer, status=202)
         if self._confirms == "accepted":
             return web.json_response({"accepted": True})
         if self._confirms == "empty":
@@ -128,3 +131,12 @@ async def test_a_body_that_is_no_message_fails_its_call_if_no_answer_comes_soon(
     fault = await bench.call_fault(instance, "say")
     assert fault.reason is Reason.SERVER_ERROR
     assert "a message that is not JSON-RPC" in fault.message
+
+
+@pytest.mark.parametrize("server", ["answer"], indirect=True)
+async def test_an_answer_may_be_the_body_of_a_confirmation(
+    bench: Bench, server: Elsewhere, address: str
+) -> None:
+    server.answers = False
+    instance = await bench.start(bench.http_spec(address))
+    assert await bench.text(instance, "say") == "said"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from leaseway.data_plane.kinds.remote.http import responses
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint
 from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream, Unanswered
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire.errors import Fault, Reason
@@ -147,6 +149,10 @@ class Served:
     async def __aexit__(self, *_: object) -> None:
         """Close the response."""
 
+    def is_eof(self) -> bool:
+        """Return whether nothing follows."""
+        return True
+
     async def iter_any(self) -> AsyncIterator[bytes]:
         """Yield an event without a message, or the answer."""
         if not self.asked:
@@ -257,6 +263,80 @@ async def test_a_stream_that_was_held_open_in_vain_is_resumed_as_often_as_needed
         await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
     assert len(served.asked) == tries
     assert bool(answers) == (tries == 4)
+
+
+class Lingering(Served):
+    """Ends its stream some time after the answer, or never."""
+
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__(failures=0)
+        self.has_ended = False
+        self._ends = ends
+
+    def is_eof(self) -> bool:
+        return False
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if not self.asked:
+            self.asked.append("")
+            async for data in super().iter_any():
+                yield data
+        await (asyncio.sleep(0) if self._ends else asyncio.Event().wait())
+        self.has_ended = True
+
+
+@pytest.mark.parametrize(("ends", "end"), [(True, BOUND), (False, 0.0)])
+async def test_a_stream_is_read_to_its_end_if_that_follows_the_answer_soon(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, end: float
+) -> None:
+    # Otherwise its connection is closed, and the next call needs a new one.
+    monkeypatch.setattr(responses, "_END", end)
+    served, answers = Lingering(ends=ends), list[JsonRpcMessage]()
+    async with asyncio.timeout(BOUND):
+        await reader(served, answers).read(7, cast("Any", served), {}, resumable=True)
+    assert [answer.id for answer in answers] == [7]
+    assert served.has_ended == ends
+
+
+@pytest.fixture
+async def begun() -> AsyncIterator[tuple[aiohttp.ClientResponse, asyncio.Event]]:
+    """Return a response that has begun, and what ends it by a page without the form of a chunk."""
+    ends = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, response: asyncio.StreamWriter) -> None:
+        response.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n:\r\n")
+        await ends.wait()
+        response.write(b"<html>502 Bad Gateway</html>\r\n")
+        response.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    async with server, http_client() as http, http.get(url) as response:
+        yield response, ends
+        ends.set()
+
+
+async def test_a_body_that_breaks_the_rules_of_http_fails_whoever_reads_it(
+    begun: tuple[aiohttp.ClientResponse, asyncio.Event],
+) -> None:
+    response, ends = begun
+    async with asyncio.timeout(BOUND):
+        assert await response.content.readany() == b":"
+        ends.set()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.content.readany()
+
+
+async def test_a_connection_that_a_gateway_may_forget_is_probed_while_it_is_silent(
+    begun: tuple[aiohttp.ClientResponse, asyncio.Event],
+) -> None:
+    connection = begun[0].connection
+    assert connection is not None
+    assert connection.transport is not None
+    opened = connection.transport.get_extra_info("socket")
+    assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
 
 
 class Forgetful(Streams):

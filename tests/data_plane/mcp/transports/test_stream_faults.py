@@ -271,6 +271,7 @@ async def test_a_failed_post_fails_only_its_own_call(
     await bench.written(call)
     fault = await fault_of(bench, instance, text)
     assert (fault.reason, fault.started) == (reason, started)
+    assert ("(out of ink)" in fault.message) == text.startswith("status")
     assert not other.done()
     assert await say(bench, instance, "still here") == "still here"
 

@@ -165,12 +165,15 @@ class SseTransport(Transport):
                     receipt.written = False
                     continue
                 if response.status >= 400:
-                    raise self._post_fault(response)
+                    raise await self._post_fault(response)
                 self._posts = (endpoint,)
                 return
 
-    def _post_fault(self, response: aiohttp.ClientResponse) -> Fault:
-        fault = errors.status_fault(self._server, response.status, response.headers, response.url)
+    async def _post_fault(self, response: aiohttp.ClientResponse) -> Fault:
+        body = await errors.read_body(self._server, response)
+        fault = errors.status_fault(
+            self._server, response.status, response.headers, response.url, body
+        )
         started: Started = "no" if response.status in _NOT_ACCEPTED else "unknown"
         fault.started = "no" if fault.started == "no" else started
         return fault
@@ -185,7 +188,7 @@ class SseTransport(Transport):
         """Read the stream to its end; report its endpoint, then its messages."""
         try:
             async with await self._stream.request("GET", {}) as response:
-                self._check(response)
+                await self._check(response)
                 async for data in response.content.iter_any():
                     for piece in turns(data):
                         events = self._parser.feed(piece)
@@ -205,9 +208,12 @@ class SseTransport(Transport):
             fault = self._lost_fault("sent something unreadable (see the worker's log)")
         self._end(fault, endpoint_known)
 
-    def _check(self, response: aiohttp.ClientResponse) -> None:
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400:
-            raise errors.status_fault(self._server, response.status, response.headers, response.url)
+            body = await errors.read_body(self._server, response)
+            raise errors.status_fault(
+                self._server, response.status, response.headers, response.url, body
+            )
         if response.content_type != "text/event-stream":
             raise errors.of_unexpected_type(self._server, response)
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -53,6 +54,9 @@ _HELD: Final = 5.0
 
 _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
+
+_END: Final = 1.0
+"""Seconds in which a stream ends after the answer: otherwise its connection is closed."""
 
 _LATE: Final = 2.0
 """Seconds in which an answer comes on another stream that was sent there before."""
@@ -141,6 +145,7 @@ class EventReader:
                     return
                 await self._feed(key, parser, data)
                 if not self._is_pending(key):
+                    await _read_to_end(response)
                     return
             self._handle_last(key, parser.finish())
         except SseTooLarge:
@@ -314,6 +319,19 @@ class AnswersElsewhere:
             self._on_failed()
 
 
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """Read what follows the answer, for most servers only the end of the stream.
+
+    A connection whose response was not read to its end can't be used for further requests.
+    """
+    if response.content.is_eof():
+        return
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(_END):
+            async for _ in response.content.iter_any():
+                pass
+
+
 class PostedRequest(NamedTuple):
     """A posted request.
 
@@ -368,12 +386,14 @@ class ResponseReader:
         if response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)
-        elif response.status == 202:
+        elif response.status == 202 and response.content_type != "application/json":
             raise Unanswered(errors.of_unexpected_type(self._server, response))
         else:
             body = await errors.read_body(self._server, response)
             if is_event_stream(body):
                 await self._events.handle_events(posted.key, body)
+            elif response.status == 202 and not _has_response(body):
+                raise Unanswered(errors.of_unexpected_type(self._server, response))
             elif response.content_type != "application/json" and not _has_response(body):
                 raise errors.of_unexpected_type(self._server, response)
             else:
