@@ -18,6 +18,7 @@ from leaseway.data_plane.core.definitions.results import (
     with_contents,
     with_messages,
 )
+from leaseway.data_plane.mcp.protocol.features.listing import RESOURCES, ListedItems
 from leaseway.data_plane.mcp.protocol.messages.results import read_result
 from leaseway.wire.bounds import MAX_VALUES
 
@@ -310,3 +311,31 @@ def test_a_list_of_very_many_values_is_not_taken_apart(item: bytes) -> None:
     payload, flags, _ = read_result(result)
     assert payload is result
     assert isinstance(flags.content, msgspec.Raw)
+
+
+@pytest.mark.parametrize("uri", ["/a.md", "docs/a.md", "", "docs://my doc/a", "repo://app:latest"])
+@pytest.mark.parametrize("size", [0, 5_000])
+def test_an_mcp_client_gets_a_link_without_a_uri_as_a_text(uri: str, size: int) -> None:
+    link = {"type": "resource_link", "uri": uri, "name": "a"}
+    good = {**link, "uri": "docs://a/b?c"}
+    result = json.dumps({"content": [good, link, {**TEXT, "text": "x" * 2 * size}]}).encode()
+    payload, _, changes = read_result(result, for_client=True)
+    kept, shown, _ = json.loads(payload)["content"]
+    assert (kept, json.loads(shown["text"])) == (good, link)
+    assert changes
+    assert read_result(result)[0] == result, "a service can read it by that name"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "a:b", "ui://", "file:///a b", "file://C:/a", "http://[1::2]:80/", "http://u:p@h?x",
+        "mailto:x", "x://{a}/{b}", "x://ü#c", "http:a", "/a", "", "http://", "https://?a", "://a",
+        "x://a b/", "http://<h>/", "http://h:PORT/", "x://[a/", "x://u@/", "x://:/", "1:a",
+    ],
+)  # fmt: skip
+def test_a_uri_is_one_if_lists_admit_resources_of_it(uri: str) -> None:
+    resources = ListedItems(RESOURCES, modern=True)
+    resources.add(json.dumps({"uri": uri, "name": "a"}).encode())
+    result = json.dumps({"contents": [{"uri": uri, "text": "x"}]}).encode()
+    assert (uri in resources.definitions) == (read_result(result)[0] == result)

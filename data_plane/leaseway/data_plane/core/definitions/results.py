@@ -23,9 +23,16 @@ from leaseway.wire.messages.artifact_refs import type_of_bytes
 from leaseway.wire.messages.portable_json import has_many_values
 from leaseway.wire.text.base64_text import looks_standard, split_data_url, standard
 
-HAS_SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*:"
-"""How a URI begins. Official clients in Python reject a whole result for contents of another."""
-_has_scheme: Final = re.compile(HAS_SCHEME).match
+_HOST: Final = r"(?:[^\x00-\x20<>\[\]^|:/?#@\\]+|\[[0-9A-Fa-f:.]+\])"
+URI: Final = (
+    r"^(?!(?i:https?|wss?|ftp)://(?:[?#]|$))[A-Za-z][A-Za-z0-9+.-]*:"
+    rf"(?:(?!//)|//(?:(?:[^/?#]*@)?{_HOST}(?::[0-9]{{0,5}})?)?(?:[/?#\\]|$))"
+)
+"""How a URI begins: with a scheme, and a host and port if it has `//`.
+
+Official clients of version 1 in Python reject a whole result for contents, or a link, of another.
+"""
+_is_uri: Final = re.compile(URI).match
 _FORM_MARK: Final = b"requestedSchema"
 _MAX_FORM: Final = 64 * KIB
 """Bytes of a request with a form that is corrected."""
@@ -70,8 +77,8 @@ def corrected(result: bytes, *, for_client: bool = False) -> tuple[bytes, str]:
 
     Args:
         result: The `result` of a response.
-        for_client: Whether it is for an MCP client: types of content that MCP does not name, for
-            which such clients reject the whole, become texts.
+        for_client: Whether it is for an MCP client: types of content that MCP does not name, and
+            links without a URI, for which such clients reject the whole, become texts.
 
     Raises:
         ValueError: It is no JSON object, or its `isError` says neither true nor false.
@@ -91,7 +98,7 @@ def corrected(result: bytes, *, for_client: bool = False) -> tuple[bytes, str]:
         if name in members:
             _correct_list(members, name, correct, changes)
     if for_client:
-        _show_own_types(members, changes)
+        _show_as_texts(members, changes)
     return (msgspec.json.encode(members), str(changes)) if changes.any else (result, "")
 
 
@@ -286,8 +293,8 @@ def _replace(members: _RawMembers, given: Members, kept: Members) -> None:
             members[name] = _raw(kept[name])
 
 
-def _show_own_types(members: _RawMembers, changes: Changes) -> None:
-    """Turn content of a type that MCP does not name into texts with its JSON."""
+def _show_as_texts(members: _RawMembers, changes: Changes) -> None:
+    """Turn content that clients do not accept, but services do, into texts with its JSON."""
     for name in ("content", "messages"):
         given = members.get(name)
         if given is None or has_many_values(bytes(given)):
@@ -295,18 +302,22 @@ def _show_own_types(members: _RawMembers, changes: Changes) -> None:
         items = _list(given)
         if len(items) > _MAX_ITEMS:
             continue  # they were not corrected, and may lack a type
-        items = [_in_known_type(item, name, changes) for item in items]
+        items = [_as_accepted(item, name, changes) for item in items]
         if changes.any:
             members[name] = _raw(items)
 
 
-def _in_known_type(item: msgspec.Raw, of: str, changes: Changes) -> msgspec.Raw:
+def _as_accepted(item: msgspec.Raw, of: str, changes: Changes) -> msgspec.Raw:
     members = _object(item)
     if of == "messages":
-        return _raw({**members, "content": _in_known_type(members["content"], "content", changes)})
-    if _value(members["type"]) in _KINDS:
+        return _raw({**members, "content": _as_accepted(members["content"], "content", changes)})
+    kind = _value(members["type"])
+    if kind not in _KINDS:
+        changes.add("an item of content has a type that MCP does not name")
+    elif kind == "resource_link" and not _is_uri(_value(members["uri"])):
+        changes.add("the URI of a link has no scheme, or an invalid host")
+    else:
         return item
-    changes.add("an item of content has a type that MCP does not name")
     return _text_of(item)
 
 
@@ -461,8 +472,8 @@ def _contents(item: msgspec.Raw, changes: Changes) -> msgspec.Raw:
     before = dict(members)
     _correct_optional(members, _RESOURCE, changes, "contents.")
     uri = _value(members["uri"]) if _is_text(members, "uri") else ""
-    if not _has_scheme(uri):
-        changes.add("the URI of contents has no scheme")
+    if not _is_uri(uri):
+        changes.add("the URI of contents has no scheme, or an invalid host")
         members["uri"] = _raw(f"resource:{quote(uri)}")
     meant = _raw("")
     for name in ("text", "blob"):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from leaseway.data_plane.core.definitions.results import HAS_SCHEME, corrected
+from leaseway.data_plane.core.definitions.results import URI, corrected
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage
 from leaseway.wire.bounds import MAX_VALUES
 from leaseway.wire.messages.portable_json import has_many_values
@@ -76,7 +76,7 @@ class _Icon(msgspec.Struct, gc=False, frozen=True):
 
 
 class _Link(_Item, frozen=True, kw_only=True, tag="resource_link"):
-    uri: str
+    uri: Annotated[str, Meta(pattern=URI)]
     name: str
     title: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
@@ -86,7 +86,7 @@ class _Link(_Item, frozen=True, kw_only=True, tag="resource_link"):
 
 
 class _Contents(msgspec.Struct, Generic[TextT], gc=False, frozen=True):
-    uri: Annotated[str, Meta(pattern=HAS_SCHEME)]
+    uri: Annotated[str, Meta(pattern=URI)]
     text: TextT | UnsetType = UNSET
     blob: TextT | UnsetType = UNSET
     mimeType: str | UnsetType = UNSET  # noqa: N815 - MCP's name
@@ -191,7 +191,7 @@ def _check_text(value: Raw | UnsetType) -> None:
 def read_result(payload: bytes, *, for_client: bool = False) -> tuple[bytes, Flags, str]:
     """Return a result as clients can read it, its flags, and what was changed, in words.
 
-    For an MCP client also types of content change that MCP does not name.
+    For an MCP client also types of content change that MCP does not name, and links without a URI.
 
     Raises:
         ValueError: It is no result of MCP.
