@@ -16,7 +16,13 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane import background
-from leaseway.data_plane.background import Background, DaemonThreads, FairThreads, LightEvent
+from leaseway.data_plane.background import (
+    Alarm,
+    Background,
+    DaemonThreads,
+    FairThreads,
+    LightEvent,
+)
 from leaseway.wire.timing import running_tasks
 from leaseway.wire.timing.backoff import Backoff
 
@@ -97,6 +103,26 @@ async def test_spawned_work_that_fails_is_logged_and_ends(caplog: pytest.LogCapt
         await Background(group).spawn(work(), "close an instance")
     assert work.runs == 1
     assert "'close an instance' failed" in caplog.text
+
+
+async def test_background_work_and_alarms_run_outside_the_context_of_who_needs_them() -> None:
+    trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace", default="none")
+    seen = []
+    rung = asyncio.Event()
+
+    async def work() -> None:
+        seen.append(trace.get())
+
+    def ring() -> None:
+        seen.append(trace.get())
+        rung.set()
+
+    trace.set("a reload")
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        await Background(group).spawn(work(), "start an instance")
+        Alarm(ring).set(0.0)
+        await rung.wait()
+    assert seen == ["none", "none"]
 
 
 def disk_threads() -> list[threading.Thread]:

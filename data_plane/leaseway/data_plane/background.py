@@ -40,12 +40,13 @@ class Alarm:
         self._loop = asyncio.get_running_loop()
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
+        self._context = contextvars.Context()  # of nobody who sets it
 
     def set(self, at: float) -> None:
         """Ring at a time of the loop's clock, and not at an earlier set time; infinite is never."""
         self.clear()
         if at < math.inf:
-            self._handle = self._loop.call_at(at, self._ring_once)
+            self._handle = self._loop.call_at(at, self._ring_once, context=self._context)
 
     def hasten(self, at: float) -> None:
         """Ring at a time of the loop's clock, unless an earlier time is set."""
@@ -116,7 +117,10 @@ class Background:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a coroutine; the log of a failure contains its name."""
-        task = self._group.create_task(self._guarded(work, name), name=name)
+        # In a context of its own, as `start_lasting_task` says: it has no trace of who needs it.
+        task = self._group.create_task(
+            self._guarded(work, name), name=name, context=contextvars.Context()
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before its first step never awaits the coroutine.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
+from contextvars import Context, ContextVar
 from pathlib import Path
 
 import pytest
@@ -419,3 +421,23 @@ async def test_a_changed_tool_list_is_reported_and_can_be_listed_again(
     assert "added" not in instance.tools
     assert set(await instance.relist()) == {*before, "added"}
     assert "added" in instance.tools
+
+
+async def test_an_instance_keeps_no_context_variable_of_who_starts_it(bench: Bench) -> None:
+    trace: ContextVar[str] = ContextVar("trace")
+
+    async def probe() -> None:
+        trace.set("a reload")
+        await bench.start(bench.stdio("echo_raw"))
+
+    probed = asyncio.create_task(probe())
+    await probed
+    kept = [
+        keeper
+        for context in gc.get_objects()
+        if isinstance(context, Context) and trace in context
+        for keeper in gc.get_referrers(context)
+        if keeper is not probed and isinstance(keeper, asyncio.Future | asyncio.Handle)
+    ]
+    # asyncio drops cancelled timers later.
+    assert [part for part in kept if isinstance(part, asyncio.Future) or not part.cancelled()] == []

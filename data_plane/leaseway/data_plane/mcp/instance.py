@@ -36,6 +36,7 @@ from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import NO_INTRODUCTION
+from leaseway.wire.timing.running_tasks import start_lasting_task
 
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.context import Connect, ServerContext
@@ -171,9 +172,7 @@ class Instance:
         assert self._owner is None, "An instance starts once."
         if self._stop.is_set:
             raise self._start_fault(asyncio.CancelledError())
-        self._owner = asyncio.get_running_loop().create_task(
-            self._run(), name=f"mcp instance {self.id} of {self._server}"
-        )
+        self._owner = start_lasting_task(self._run(), f"mcp instance {self.id} of {self._server}")
         _owners.add(self._owner)
         self._owner.add_done_callback(_owners.discard)
         self._owner.add_done_callback(self._on_owner_ended)

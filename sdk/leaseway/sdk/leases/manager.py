@@ -39,6 +39,7 @@ from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
+from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _ACQUIRE_TIMEOUT: Final = 600.0
 """Seconds for a lease's instance to start; the worker applies the server's own timeout."""
@@ -433,7 +434,7 @@ class LeaseManager:
         """Release leases that were reported as lost, in case their worker becomes reachable."""
         owned = [lease for lease in lost if lease.owned]
         if owned:
-            task = self._loop.create_task(self._releases.retry(owned))
+            task = start_lasting_task(self._releases.retry(owned))
             self._cleanup_tasks.add(task)
             task.add_done_callback(self._cleanup_tasks.discard)
 
