@@ -31,7 +31,13 @@ from leaseway.front.lists.ui_resources import (
     of_server,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.sdk.relay import ServerIntroduction, list_introductions, watch_registry
+from leaseway.sdk.relay import (
+    ServerIntroduction,
+    SharedItems,
+    list_introductions,
+    list_shared,
+    watch_registry,
+)
 from leaseway.wire.bounds import KIB
 from leaseway.wire.clients.mcp_client import ListedToClient
 from leaseway.wire.timing.backoff import RECONNECT
@@ -146,6 +152,8 @@ _INTRODUCTION_WAIT: Final = 2.0
 _MAX_INSTRUCTIONS: Final = 32 * KIB
 """Characters of the joined instructions of all servers, which models read in every conversation."""
 
+_shared: Final = SharedItems()
+"""The items of all caches of the process: each credential has its own cache."""
 _decode_listed: Final = msgspec.json.Decoder(ListedToClient).decode
 _log = logging.getLogger("leaseway.front")
 
@@ -156,10 +164,7 @@ class CatalogCache:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._fetchers: dict[str, Callable[[], Awaitable[Collection[Any]]]] = {
-            "tools": client.list_tools,
-            "prompts": client.list_prompts,
-            "resources": client.list_resources,
-            "templates": client.list_resource_templates,
+            **{kind: partial(list_shared, client, kind, _shared) for kind in LISTINGS},
             _INTRODUCTIONS: partial(list_introductions, client),
         }
         self._items: dict[str, Collection[Any]] = {}

@@ -30,8 +30,9 @@ from leaseway.sdk.catalog.introductions import IntroductionList, ServerIntroduct
 from leaseway.sdk.catalog.lease_items import LeaseItems, with_lease_items
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.catalog.tools import SharedItems
 from leaseway.sdk.client.client import AsyncClient
-from leaseway.sdk.client.listings import fetch_introductions
+from leaseway.sdk.client.listings import fetch_introductions, list_shared
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.errors import LeasewayError, error_from_fault
 from leaseway.sdk.operators.operations import perform
@@ -62,6 +63,7 @@ __all__ = [
     "ServerIntroduction",
     "ServerRequest",
     "SessionEnds",
+    "SharedItems",
     "ToolIndex",
     "announce_roots",
     "begin_call",
@@ -75,6 +77,7 @@ __all__ = [
     "leave_leases",
     "list_introductions",
     "list_lease_items",
+    "list_shared",
     "own_request",
     "prompt_completion",
     "prompt_request",

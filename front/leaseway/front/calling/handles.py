@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from leaseway.front.calling.session_argument import (
 )
 from leaseway.front.lists.definitions import (
     ListingKey,
+    OfItems,
     PagedListing,
     listed_schema,
     tool_listing,
@@ -135,6 +137,7 @@ class SessionOffer:
         self._options = options
         self.argument = options.argument
         self._encoded = options.argument.encode()
+        self._extended = _extended_tools.setdefault(options.argument, OfItems())
         self._cache: dict[tuple[str, bool], _Offered] = {}
 
     def shows(self, tool: Tool, has_session: bool) -> bool:
@@ -180,17 +183,7 @@ class SessionOffer:
         """Return a leased tool with the argument, or None if it cannot or may not have it."""
         if tool.shared or ARGUMENT not in self._options.rules_of(tool):
             return None
-        extended = with_argument(listed_schema(tool).schema, self.argument)
-        if extended is None:
-            return None
-        schema, name = extended
-        output = tool.output_schema
-        is_structured = True
-        if output is not None:
-            changed = with_output(output, name)
-            output, is_structured = changed or output, changed is not None
-        offered = replace(tool, input_schema=schema, output_schema=output)
-        return OfferedTool(offered, name, is_structured)
+        return self._extended.get(tool, partial(_extended, argument=self.argument))
 
     def _offered(self, listing: PagedListing[Tool], scope: str, has_session: bool) -> _Offered:
         if listing.is_own:
@@ -216,6 +209,24 @@ class OfferedTool:
     tool: Tool
     argument: str
     is_structured: bool
+
+
+_extended_tools: Final[dict[str, OfItems[OfferedTool | None]]] = {}
+"""Leased tools by the name of the argument: each credential has its own lists of them."""
+
+
+def _extended(tool: Tool, argument: str) -> OfferedTool | None:
+    extended = with_argument(listed_schema(tool).schema, argument)
+    if extended is None:
+        return None
+    schema, name = extended
+    output = tool.output_schema
+    is_structured = True
+    if output is not None:
+        changed = with_output(output, name)
+        output, is_structured = changed or output, changed is not None
+    offered = replace(tool, input_schema=schema, output_schema=output)
+    return OfferedTool(offered, name, is_structured)
 
 
 class _Offered:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,6 +35,7 @@ _TASKS: Final = "execution"
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 ItemT = TypeVar("ItemT")
+MadeT = TypeVar("MadeT")
 ListingKey = tuple[str, ...]
 
 
@@ -77,14 +79,6 @@ class PagedListing(Generic[ItemT]):
         """The tools of the list by their names with their servers."""
         return {getattr(item, "qualified_name", ""): item for item in self.items.values()}
 
-    @cached_property
-    def _definitions(self) -> dict[ListingKey, bytes]:
-        return dict(zip(self.keys, self.encoded, strict=True))
-
-    def definition_of(self, key: ListingKey, item: object) -> bytes | None:
-        """Return the encoded definition of an object that this list has, or None."""
-        return self._definitions[key] if self.items.get(key) is item else None
-
     def page(self, cursor: str | None, *, modern: bool) -> bytes:
         """Return one page as an MCP result; raises `JsonRpcError` for an invalid cursor."""
         begin = bisect_right(self.keys, _decode_cursor(cursor)) if cursor is not None else 0
@@ -101,38 +95,58 @@ class PagedListing(Generic[ItemT]):
         return b"".join(parts) + b"}"
 
 
-def tool_listing(
-    tools: Iterable[Tool], common: PagedListing[Tool] | None = None
-) -> PagedListing[Tool]:
-    """List tools; those that are in a common list share the definitions that it holds."""
+class OfItems(Generic[MadeT]):
+    """What is made of items once, and kept as long as they are: many lists have the same items."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[weakref.ref[Any], MadeT]] = {}
+
+    def get(self, item: ItemT, make: Callable[[ItemT], MadeT]) -> MadeT:
+        """Return what is made of an item; it must not refer to the item.
+
+        Items are told apart as objects: they have no hash.
+        """
+        number = id(item)
+        known = self._made.get(number)
+        if known is None:
+            kept = weakref.ref(item, lambda _: self._made.pop(number))
+            known = self._made[number] = kept, make(item)
+        return known[1]
+
+
+class _Encoded(NamedTuple):
+    """A definition as JSON, and if it differs, as it is for clients of older versions."""
+
+    definition: bytes
+    older: bytes | None
+
+
+_definitions: Final[OfItems[_Encoded]] = OfItems()
+
+
+def tool_listing(tools: Iterable[Tool]) -> PagedListing[Tool]:
+    """List tools."""
     name_of = attrgetter("name")
-    return _listing("tools", tools, name_of, tool_definition, to_2025_11_25.tool, common)
+    return _listing("tools", tools, name_of, tool_definition, to_2025_11_25.tool)
 
 
-def prompt_listing(
-    prompts: Iterable[Prompt], common: PagedListing[Prompt] | None = None
-) -> PagedListing[Prompt]:
-    """List prompts; for a common list see `tool_listing`, so for the next two."""
-    name_of = attrgetter("name")
-    return _listing("prompts", prompts, name_of, _prompt_definition, common=common)
+def prompt_listing(prompts: Iterable[Prompt]) -> PagedListing[Prompt]:
+    """List prompts."""
+    return _listing("prompts", prompts, attrgetter("name"), _prompt_definition)
 
 
-def resource_listing(
-    resources: Iterable[Resource], common: PagedListing[Resource] | None = None
-) -> PagedListing[Resource]:
+def resource_listing(resources: Iterable[Resource]) -> PagedListing[Resource]:
     """List resources. If two servers have the same URI, `resources/read` uses the first one."""
-    uri_of = attrgetter("uri")
-    return _listing("resources", resources, uri_of, _resource_definition, common=common)
+    return _listing("resources", resources, attrgetter("uri"), _resource_definition)
 
 
-def template_listing(
-    templates: Iterable[ResourceTemplate], common: PagedListing[ResourceTemplate] | None = None
-) -> PagedListing[ResourceTemplate]:
+def template_listing(templates: Iterable[ResourceTemplate]) -> PagedListing[ResourceTemplate]:
+    """List templates of resources."""
     text_of = attrgetter("uri_template")
-    return _listing("resourceTemplates", templates, text_of, _template_definition, common=common)
+    return _listing("resourceTemplates", templates, text_of, _template_definition)
 
 
-LISTINGS: Final[Mapping[str, Callable[..., PagedListing[Any]]]] = {
+LISTINGS: Final[Mapping[str, Callable[[Iterable[Any]], PagedListing[Any]]]] = {
     "tools": tool_listing,
     "prompts": prompt_listing,
     "resources": resource_listing,
@@ -240,30 +254,30 @@ def _listing(
     name_of: Callable[[ItemT], str],
     define: Callable[[ItemT], dict[str, Any]],
     for_older: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    common: PagedListing[ItemT] | None = None,
 ) -> PagedListing[ItemT]:
     by_key: dict[ListingKey, ItemT] = {}
     for item in items:
         by_key.setdefault((name_of(item),), item)
-    keys = tuple(sorted(by_key))
-    encoded: list[bytes] = []
-    older: dict[ListingKey, bytes] = {}
-    for key in keys:
-        known = common.definition_of(key, by_key[key]) if common is not None else None
-        if common is not None and known is not None:
-            encoded.append(known)
-            if key in common.older:
-                older[key] = common.older[key]
-            continue
-        definition = define(by_key[key])
-        encoded.append(encode(definition))
-        converted = definition if for_older is None else for_older(definition)
-        if converted is not definition:
-            older[key] = encode(converted)
-    items_by_key = {key: by_key[key] for key in keys}
+    by_key = {key: by_key[key] for key in sorted(by_key)}
+    encode_item = partial(_encoded, define=define, for_older=for_older)
+    encoded = {key: _definitions.get(item, encode_item) for key, item in by_key.items()}
     return PagedListing(
-        member=member, items=items_by_key, keys=keys, encoded=tuple(encoded), older=older
+        member=member,
+        items=by_key,
+        keys=tuple(by_key),
+        encoded=tuple(item.definition for item in encoded.values()),
+        older={key: item.older for key, item in encoded.items() if item.older is not None},
     )
+
+
+def _encoded(
+    item: ItemT,
+    define: Callable[[ItemT], dict[str, Any]],
+    for_older: Callable[[dict[str, Any]], dict[str, Any]] | None,
+) -> _Encoded:
+    definition = define(item)
+    older = definition if for_older is None else for_older(definition)
+    return _Encoded(encode(definition), None if older is definition else encode(older))
 
 
 def _encode_cursor(key: ListingKey) -> str:

@@ -110,7 +110,7 @@ class OwnLists:
         if known is None or known[0] is not common or known[1] != digests:
             shown = own if scope else [_for_client(kind, lease) for lease in own]
             seen = with_lease_items(kind, common.items.values(), shown)
-            listing = replace(LISTINGS[kind](seen, common), ttl=common.ttl, is_own=True)
+            listing = replace(LISTINGS[kind](seen), ttl=common.ttl, is_own=True)
             known = self._made[kind] = common, digests, listing
         return known[2]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from google.protobuf.message import Message
 
 from leaseway.sdk.plain_data import plain_schema
 from leaseway.v1 import catalog_pb2
@@ -21,6 +25,7 @@ from leaseway.wire.listing.model_schemas import (
 from leaseway.wire.names import qualified
 
 ItemT = TypeVar("ItemT")
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 class CatalogList(tuple[ItemT, ...]):  # noqa: SLOT001 - a tuple cannot have slots with content
@@ -67,6 +72,28 @@ class CatalogList(tuple[ItemT, ...]):  # noqa: SLOT001 - a tuple cannot have slo
     @classmethod
     def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
         return {"type": "array", "title": cls.__name__, "items": {"type": "object"}}
+
+
+class SharedItems:
+    """Converts items of the catalog; equal ones are one object as long as a list has it.
+
+    For programs with lists of many callers, who see mostly the same. They change no item: one takes
+    six times the memory of its JSON.
+    """
+
+    def __init__(self) -> None:
+        self._items: WeakValueDictionary[tuple[object, bytes], Any] = WeakValueDictionary()
+
+    def sharing(self, convert: Callable[[MessageT], ItemT]) -> Callable[[MessageT], ItemT]:
+        """Return what converts messages as a function does, but equal ones once."""
+        return partial(self._shared, convert)
+
+    def _shared(self, convert: Callable[[MessageT], ItemT], message: MessageT) -> ItemT:
+        content = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
+        item: ItemT | None = self._items.get((convert, content))
+        if item is None:
+            item = self._items[convert, content] = convert(message)
+        return item
 
 
 def json_object(data: bytes) -> dict[str, Any]:
@@ -198,13 +225,9 @@ def tool_from_proto(message: catalog_pb2.Tool) -> Tool:
     )
 
 
-def tools_from_proto(
-    tools: Iterable[catalog_pb2.Tool], last: catalog_pb2.ListToolsResponse
-) -> ToolList:
+def tool_list(tools: Iterable[Tool], last: catalog_pb2.ListToolsResponse) -> ToolList:
     """Build the list from the tools of all pages and the last page's other fields."""
     loaded = (
         last.config_loaded_at.ToDatetime(tzinfo=UTC) if last.HasField("config_loaded_at") else None
     )
-    return ToolList(
-        (tool_from_proto(tool) for tool in tools), last.registry_version, last.pending, loaded
-    )
+    return ToolList(tools, last.registry_version, last.pending, loaded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -19,7 +19,16 @@ from leaseway.sdk.catalog.prompts_resources import (
     template_from_proto,
 )
 from leaseway.sdk.catalog.search import ToolIndex
-from leaseway.sdk.catalog.tools import CatalogList, Tool, ToolList, tools_from_proto
+from leaseway.sdk.catalog.tools import (
+    CatalogList,
+    ItemT,
+    MessageT,
+    SharedItems,
+    Tool,
+    ToolList,
+    tool_from_proto,
+    tool_list,
+)
 from leaseway.sdk.errors import ToolNotFound
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
@@ -59,14 +68,20 @@ class Fetch(Protocol[CatalogListT_co]):
         *,
         servers: Sequence[str] | None,
         user: str | None = None,
+        shared: SharedItems | None = None,
     ) -> CatalogListT_co:
         """Read it."""
 
 
 async def fetch_tools(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
+    runtime: Runtime,
+    deadline: float,
+    *,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+    shared: SharedItems | None = None,
 ) -> ToolList:
-    """List the tools that the tenant sees.
+    """List the tools that the tenant sees; with `shared`, equal ones are one object.
 
     Raises:
         Fault: The control plane cannot be reached, or the registry changes faster than all pages
@@ -75,36 +90,75 @@ async def fetch_tools(
     catalog = runtime.control.catalog
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListTools, request, deadline, user)
-    return tools_from_proto((tool for page in pages for tool in page.tools), pages[-1])
+    tools = map(_maker(tool_from_proto, shared), (tool for page in pages for tool in page.tools))
+    return tool_list(tools, pages[-1])
 
 
 async def fetch_prompts(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
+    runtime: Runtime,
+    deadline: float,
+    *,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+    shared: SharedItems | None = None,
 ) -> PromptList:
     """List the prompts that the tenant sees; raises as `fetch_tools`."""
     catalog = runtime.control.catalog
     request = catalog_pb2.ListPromptsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline, user)
-    prompts = (prompt_from_proto(prompt) for page in pages for prompt in page.prompts)
+    convert = _maker(prompt_from_proto, shared)
+    prompts = (convert(prompt) for page in pages for prompt in page.prompts)
     return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
 
 
 async def fetch_resources(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
+    runtime: Runtime,
+    deadline: float,
+    *,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+    shared: SharedItems | None = None,
 ) -> ResourceList:
     """List the resources that the tenant sees; raises as `fetch_tools`."""
     messages, last = await _fetch_resources(runtime, deadline, servers, user)
-    resources = (resource_from_proto(message) for message in messages if not message.is_template)
+    convert = _maker(resource_from_proto, shared)
+    resources = (convert(message) for message in messages if not message.is_template)
     return ResourceList(resources, last.registry_version, last.pending)
 
 
 async def fetch_templates(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
+    runtime: Runtime,
+    deadline: float,
+    *,
+    servers: Sequence[str] | None,
+    user: str | None = None,
+    shared: SharedItems | None = None,
 ) -> ResourceTemplateList:
     """List the resource templates that the tenant sees; raises as `fetch_tools`."""
     messages, last = await _fetch_resources(runtime, deadline, servers, user)
-    templates = (template_from_proto(message) for message in messages if message.is_template)
+    convert = _maker(template_from_proto, shared)
+    templates = (convert(message) for message in messages if message.is_template)
     return ResourceTemplateList(templates, last.registry_version, last.pending)
+
+
+def _maker(
+    convert: Callable[[MessageT], ItemT], shared: SharedItems | None
+) -> Callable[[MessageT], ItemT]:
+    return convert if shared is None else shared.sharing(convert)
+
+
+_FETCHES: Final[Mapping[str, Fetch[CatalogList[Any]]]] = {
+    "tools": fetch_tools,
+    "prompts": fetch_prompts,
+    "resources": fetch_resources,
+    "templates": fetch_templates,
+}
+
+
+async def list_shared(client: AsyncListings, kind: str, shared: SharedItems) -> CatalogList[Any]:
+    """List what the tenant sees of a `ListKind`, as `AsyncClient.list_tools`, of shared items."""
+    fetch = partial(_FETCHES[kind], servers=None, shared=shared)
+    return await perform(client._scope, fetch, None)
 
 
 async def fetch_of_session(
