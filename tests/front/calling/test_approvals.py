@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from tests.conftest import BOUND
 
-from leaseway.front.calling.approvals import apply_answer
-from leaseway.sdk import InvalidRequest
+from leaseway.front.calling import approvals
+from leaseway.front.calling.approvals import apply_answer, ask_user
+from leaseway.front.sessions.listener import Listener, drop
+from leaseway.sdk import ConfirmationRequired, InvalidRequest, LeasewayError
 
 
 class Decided:
@@ -32,3 +38,31 @@ async def test_only_a_user_who_allows_a_call_leaves_it_to_another_approver() -> 
     for denial in ({"action": "decline"}, {"action": "accept", "content": {"approve": False}}):
         with pytest.raises(InvalidRequest, match="a1 was already approved"):
             await answer(**denial)
+
+
+class Deciding:
+    """A client whose approval is decided elsewhere after a look that fails."""
+
+    def __init__(self) -> None:
+        self.looks: list[Any] = ["waiting", "waiting", LeasewayError("away"), "approved"]
+
+    async def approvals(self) -> list[SimpleNamespace]:
+        look = self.looks.pop(0)
+        if isinstance(look, LeasewayError):
+            raise look
+        shown = {"server_id": "bank", "tool": "pay", "arguments": "{}", "extra": ""}
+        return [SimpleNamespace(id="a1", state=look, **shown)]
+
+
+async def test_the_question_to_an_older_clients_user_is_withdrawn_once_another_has_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approvals, "_LOOK", 0.0)
+    asker = Mock()
+    client: Any = Deciding()
+    error = ConfirmationRequired("approve", metadata={"confirmation_id": "a1"})
+    async with asyncio.timeout(BOUND):
+        await ask_user(client, Listener(drop, asker), error)
+    (question,) = asker.ask.call_args.args
+    asker.withdraw.assert_called_once_with(question)
+    assert client.looks == [], "nothing more is asked, and nothing decided"

@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.front.protocol.messages import encode
 from leaseway.front.sessions.listener import Listener
-from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
+from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest, LeasewayError
 from leaseway.sdk.relay import own_request
 from leaseway.wire.messages.mcp import ELICIT
 
@@ -28,6 +28,8 @@ _SCHEMA: Final = {
     "required": ["approve"],
 }
 _TIMEOUT: Final = 900.0
+_LOOK: Final = 5.0
+"""Seconds between two looks whether another approver has decided."""
 _ask_ids = itertools.count(1)
 
 
@@ -79,10 +81,13 @@ async def apply_answer(client: AsyncClient, state: str, responses: bytes) -> Non
 async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationRequired) -> None:
     """Ask a legacy client's user, then approve or deny the call.
 
+    The question is withdrawn once another approver has decided.
+
     Raises:
         LeasewayError: As `_decide`.
     """
-    pending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    pending: asyncio.Future[bytes] = loop.create_future()
 
     def on_answer(answer: bytes) -> None:
         if not pending.done():
@@ -92,15 +97,27 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
     server_request = own_request(next(_ask_ids), ELICIT, params, on_answer)
     assert listener.asker is not None
     listener.asker.ask(server_request)
+    elsewhere = loop.create_task(_until_decided(client, error.confirmation_id))
     try:
-        async with asyncio.timeout(_TIMEOUT):
-            answer = await pending
-    except TimeoutError:
-        return
+        await asyncio.wait(
+            (pending, elsewhere), timeout=_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
+        elsewhere.cancel()
         listener.asker.withdraw(server_request)
-    result = msgspec.json.decode(answer) if answer else None
-    await _decide(client, error.confirmation_id, result)
+    if pending.done():
+        answer = pending.result()
+        result = msgspec.json.decode(answer) if answer else None
+        await _decide(client, error.confirmation_id, result)
+
+
+async def _until_decided(client: AsyncClient, approval_id: str) -> None:
+    while True:
+        await asyncio.sleep(_LOOK)
+        with suppress(LeasewayError):  # such as without a control plane: the user can still decide
+            known = {item.id: item.state for item in await client.approvals()}
+            if known.get(approval_id) != "waiting":
+                return
 
 
 async def _params(client: AsyncClient, error: ConfirmationRequired) -> dict[str, Any]:
