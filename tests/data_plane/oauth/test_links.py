@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import queue
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.data_plane.oauth.logins import links as module
@@ -27,6 +33,37 @@ MAIL = Wanted(
     client=Client("c"),
     tenant="acme",
 )
+
+
+async def test_a_slow_authorization_server_holds_up_no_login_of_another_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed = threading.Event()
+    began = queue.Queue[str]()
+
+    def begin(wanted: Wanted, _store: object, _redirect: str) -> SimpleNamespace:
+        began.put(wanted.server)
+        if wanted.server == "mail":
+            assert proceed.wait(BOUND)
+        return SimpleNamespace(state=wanted.user + wanted.server, url="u", wanted=wanted)
+
+    monkeypatch.setattr(module, "begin_login", begin)
+    links = LoginLinks(cast("LoginStore", object()), "w1")
+    links.record(MAIL)
+    links.record(replace(MAIL, server="files"))
+    users = [f"u{number}" for number in range(20)]
+    slow = [links.link(LoginSubject("mail", "acme", user)) for user in users]
+    waiting = [asyncio.create_task(links.begin(ticket, "r")) for ticket in slow]
+    try:
+        for _ in range(8):
+            assert await asyncio.to_thread(began.get, timeout=BOUND) == "mail"
+        async with asyncio.timeout(BOUND):
+            await links.begin(links.link(LoginSubject("files", "acme", "anna")), "r")
+        assert (began.get(), began.qsize()) == ("files", 0)
+    finally:
+        proceed.set()
+        await asyncio.gather(*waiting)
+    assert began.qsize() == 12
 
 
 @pytest.mark.parametrize("user", ["anna", "bob"])

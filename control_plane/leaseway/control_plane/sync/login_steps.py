@@ -14,8 +14,10 @@ from leaseway.v1 import sync_pb2
 _TIMEOUT: Final = 40.0
 """Seconds that a worker may take, of which most are an authorization server's."""
 
-MAX_OPEN: Final = 16
-"""Steps of one worker at a time: anybody can ask for one, and their messages share its stream."""
+MAX_OPEN: Final = 64
+"""Steps of one worker at a time: anybody can ask for one, and their messages share its stream.
+
+A worker takes 8 of a server at a time, so that those of a slow one wait here."""
 
 
 class _Stream(Protocol):

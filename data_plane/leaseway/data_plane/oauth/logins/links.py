@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.data_plane.oauth.errors import AuthorizationError
@@ -36,6 +37,8 @@ _LOGIN_TIME: Final = 600.0
 """Seconds that a person has at the authorization server."""
 _MAX_BEGUN: Final = 256
 _MAX_AT_ONCE: Final = 8
+"""Steps of one server's logins that run at a time: a slow authorization server holds up its own
+only. The control plane bounds those of all (`MAX_OPEN` in `sync/login_steps.py`)."""
 _DONE: Final = (
     "somebody has logged in at its link meanwhile, such as in another tab, and that login is used;"
     " to replace it, log out and open a new link"
@@ -76,7 +79,7 @@ class LoginLinks:
         self._tickets: dict[str, LoginKey] = {}
         self._begun: OrderedDict[str, tuple[BegunLogin, float]] = OrderedDict()
         self._done: OrderedDict[str, None] = OrderedDict()
-        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
 
     def use_console(self, url: str) -> None:
         """Make links to this console from now on; empty for none."""
@@ -170,7 +173,10 @@ class LoginLinks:
             self._done.popitem(last=False)
 
     async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
-        async with self._slots:
+        slots = self._slots.get(wanted.server)
+        if slots is None:
+            slots = self._slots[wanted.server] = asyncio.Semaphore(_MAX_AT_ONCE)
+        async with slots:
             try:
                 return await in_thread(work)
             except (AuthorizationError, VaultError) as error:
