@@ -187,6 +187,7 @@ def test_what_a_files_root_denies_is_denied_on_its_servers(
     [
         ({"permissions": {"ask": ["mcp__s__write"]}}, {"s"}),
         ({"permissions": {"defaultMode": "dontAsk"}}, {"s", "my_server"}),
+        ({"permission": {"s_wr?te": "deny"}}, {"s", "my_server"}),
         ({"deniedMcpServers": [{"serverCommand": ["x"]}]}, {"s", "my_server"}),
         ({"includeTools": ["read"]}, {"s", "my_server"}),
     ],

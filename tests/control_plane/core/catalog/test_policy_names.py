@@ -63,6 +63,10 @@ def warned(policy: ServerPolicy) -> list[str]:
             "rule 1 names 'pay'",
         ),
         (
+            ServerPolicy(rules=(ArgumentRule("""tool in ['balance', "pay [now]"]"""),)),
+            "rule 1 names 'pay [now]'",
+        ),
+        (
             ServerPolicy(grants={"acme": Grant(NameFilter(blacklist=("tranfer",)))}),
             "the grant of tenant 'acme' names 'tranfer'",
         ),

@@ -174,9 +174,7 @@ def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
             text = str(item.value) if isinstance(item, Leaf) else ""
             # Rules of the client's own tools (`Bash(rm *)`, `Read`) name no server.
             if text.startswith(("mcp__", "*")):
-                if len(text) > _MAX_NAME:
-                    raise NotUnderstood(item.at, f"a name has at most {_MAX_NAME} characters")
-                yield DeniedTools(text, item.at, CLAUDE, asks)
+                yield _denial(text, item.at, CLAUDE, asks=asks)
     mode = entry.member("defaultMode")
     if isinstance(mode, Leaf) and mode.value == "dontAsk":
         text = "'defaultMode: dontAsk' denies every tool that 'allow' does not name"
@@ -187,14 +185,14 @@ def _opencode_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
     for member in entry.members:
         if isinstance(member.value, Leaf) and member.value.value in ("deny", "ask"):
             asks = member.value.value == "ask"
-            yield DeniedTools(member.name, member.at, _OPENCODE, asks)
+            yield _denial(member.name, member.at, _OPENCODE, asks=asks)
 
 
 def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
     """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`."""
     for member in entry.members:
         if isinstance(member.value, Leaf) and member.value.value is False:
-            yield DeniedTools(member.name, member.at, _OPENCODE)
+            yield _denial(member.name, member.at, _OPENCODE)
         elif folded(member.name) in ("exclude", *DENY):
             yield from _full_names(member.value, _ALL_FORMS)
 
@@ -205,9 +203,15 @@ def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:
             continue
         if not isinstance(item, Leaf) or not isinstance(item.value, str):
             raise NotUnderstood(item.at, "it lists something that is not the name of a tool")
-        if len(item.value) > _MAX_NAME:
-            raise NotUnderstood(item.at, f"a name has at most {_MAX_NAME} characters")
-        yield DeniedTools(item.value, item.at, forms)
+        yield _denial(item.value, item.at, forms)
+
+
+def _denial(text: str, at: Position, forms: tuple[str, ...], *, asks: bool = False) -> DeniedTools:
+    if len(text) > _MAX_NAME:
+        raise NotUnderstood(at, f"a name has at most {_MAX_NAME} characters")
+    if "?" in text:  # any one character for opencode; no tool's full name has it
+        raise NotUnderstood(at, f"{quoted(text)} is neither a tool's name nor a pattern with '*'")
+    return DeniedTools(text, at, forms, asks)
 
 
 def in_project(table: Table, where: Where, folder: Path) -> Table:

@@ -24,7 +24,8 @@ _TEXT: Final = re.compile(_NAME)
 _COMPARED: Final = re.compile(
     rf"(?<![\w.])tool\s*[=!]=\s*({_NAME})|({_NAME})\s*[=!]=\s*tool(?![\w.])"
 )
-_IN_LIST: Final = re.compile(r"(?<![\w.])tool\s+in\s*\[([^\]]*)\]")
+_STRING: Final = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_IN_LIST: Final = re.compile(rf"(?<![\w.])tool\s+in\s*\[((?:[^\]\"']|{_STRING})*)\]")
 _BLACKLIST: Final = "the blacklist"
 POLICY_NAMES_NO_TOOL: Final = "POLICY_NAMES_NO_TOOL"
 
