@@ -80,6 +80,30 @@ def test_a_part_is_written_anew_or_left_out(written: Any, accepted: Any) -> None
         ({"anyOf": [A], "oneOf": [{"pattern": EMAIL}]}, {"anyOf": [A]}),
         ({"oneOf": [{**A, "title": 1}, NULL]}, {"oneOf": [A, NULL]}),
         ({"not": {"type": "STRING"}}, {"not": A}),
+        ({"contains": {**A, "pattern": EMAIL}, "maxContains": 1}, {"contains": A}),
+        ({"maxContains": 1, "contains": {**A, "pattern": EMAIL}}, {"contains": A}),
+        ({"contains": A, "maxContains": 1}, {"contains": A, "maxContains": 1}),
+        (
+            {"not": {"contains": {**A, "pattern": EMAIL}, "maxContains": 1}},
+            {},
+        ),
+        (
+            {
+                "if": {**of_property({"pattern": EMAIL}), "required": ["a"]},
+                "then": {"required": ["b"]},
+                "properties": {"b": A},
+                "unevaluatedProperties": False,
+            },
+            {"then": {"required": ["b"]}, "properties": {"b": A}},
+        ),
+        (
+            {"allOf": [{"if": {"pattern": EMAIL}}], "unevaluatedItems": False},
+            {"allOf": [{}]},
+        ),
+        (
+            {"properties": {"b": {**A, "pattern": EMAIL}}, "unevaluatedProperties": False},
+            {"properties": {"b": A}, "unevaluatedProperties": False},
+        ),
     ],
 )
 def test_what_remains_of_a_part_excludes_no_value(written: Any, accepted: Any) -> None:

@@ -18,7 +18,15 @@ from typing import Any, Final
 from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.listing.schema_keywords import is_valid
 from leaseway.wire.listing.type_choices import as_choice
-from leaseway.wire.messages.json_schema import CONDITIONS, LISTS, MAPS, MEMBERS, TYPES
+from leaseway.wire.messages.json_schema import (
+    CHOICES,
+    CONDITIONS,
+    LISTS,
+    MAPS,
+    MEMBERS,
+    PROPERTIES,
+    TYPES,
+)
 from leaseway.wire.text.regular_expressions import has_lookaround
 
 _MAX_DEPTH: Final = 64
@@ -26,6 +34,12 @@ _LEFT_OUT: Final = object()
 _SINGLE: Final = frozenset({*MEMBERS, *CONDITIONS, "items"})
 _NARROWING: Final = frozenset({"not", "if"})
 """Keywords that allow less if their schema allows more."""
+_EVALUATING: Final = frozenset(
+    {*CHOICES, *CONDITIONS, *PROPERTIES, "dependentSchemas", "additionalProperties", "$ref"}
+    | {"items", "prefixItems", "additionalItems", "contains", "$dynamicRef"}
+)
+"""Keywords whose members `unevaluatedProperties` and `unevaluatedItems` leave alone."""
+_UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment"})
 _BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _USUAL: Final[Mapping[str, type]] = {
@@ -98,6 +112,8 @@ class _Parts:
     ) -> None:
         self.references: set[str] = set()
         self._broken = broken
+        self._forgotten = 0
+        """How many parts are left out that say which members of a value are known."""
         self.widened = 0
         self._lists_types = lists_types
         self._may_lead_wider = may_lead_wider
@@ -111,20 +127,7 @@ class _Parts:
         if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return schema
         current = _in_new_form(schema) if _is_of_another_form(schema) else schema
-        changed: dict[str, Any] = {}
-        overlaps = False
-        for keyword, value in current.items():
-            if _USUAL.get(keyword) is type(value):
-                continue
-            before = self.widened
-            part = self._value(keyword, value, depth)
-            if self.widened > before:
-                overlaps = overlaps or keyword == "oneOf"
-                part = _LEFT_OUT if keyword in _NARROWING else part
-            if part is not value:
-                changed[keyword] = part
-            is_said = schema.get(keyword) is not None and keyword not in _ANNOTATIONS
-            self.widened += is_said and part is _LEFT_OUT
+        changed, overlaps = self._changed(current, schema, depth)
         if changed:
             current = {**current, **changed}
             for keyword in changed:
@@ -139,6 +142,34 @@ class _Parts:
             current = {**current, "items": {}}
         is_choice = isinstance(kind, list) and depth > 0  # clients look for a root's type
         return as_choice(current) if is_choice and not self._lists_types else current
+
+    def _changed(
+        self, current: dict[str, Any], schema: dict[str, Any], depth: int
+    ) -> tuple[dict[str, Any], bool]:
+        """Return the values that change, and whether more than one part of `oneOf` may fit."""
+        changed: dict[str, Any] = {}
+        overlaps = False
+        forgotten = self._forgotten
+        for keyword, value in current.items():
+            if _USUAL.get(keyword) is type(value):
+                continue
+            before = self.widened
+            part = self._value(keyword, value, depth)
+            if self.widened > before:
+                overlaps = overlaps or keyword == "oneOf"
+                part = _LEFT_OUT if keyword in _NARROWING else part
+                if keyword == "contains" and "maxContains" in current:  # more items fit it
+                    changed["maxContains"] = _LEFT_OUT
+            if part is not value:
+                changed[keyword] = part
+            is_said = schema.get(keyword) is not None and keyword not in _ANNOTATIONS
+            self.widened += is_said and part is _LEFT_OUT
+            self._forgotten += keyword in _EVALUATING and part is _LEFT_OUT
+        if self._forgotten > forgotten:
+            unevaluated = [keyword for keyword in _UNEVALUATED if keyword in current]
+            changed |= dict.fromkeys(unevaluated, _LEFT_OUT)
+            self.widened += len(unevaluated)
+        return changed, overlaps
 
     def _value(self, keyword: str, value: Any, depth: int) -> Any:
         """Return the accepted value of a keyword: the same object if it is accepted as it is."""
