@@ -72,6 +72,23 @@ async def test_a_server_that_does_not_answer_is_given_up(postgres: PostgresServe
     await store.close()
 
 
+async def test_a_host_behind_several_that_do_not_answer_is_reached(
+    postgres: PostgresServer,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        hosts = f"127.0.0.1,127.0.0.1,{postgres.folder}"
+        ports = f"{mute.getsockname()[1]},{mute.getsockname()[1]},{postgres.port}"
+        dsn = partial(postgres.dsn, postgres.database(), host=hosts, port=ports, sslmode="disable")
+        store = PostgresStore(dsn, timeout=2.5)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"did not answer within 2.5 s"):
+                await store.claim(1, elected=True)
+        async with asyncio.timeout(BOUND):
+            await store.claim(1, elected=True)
+            await store.claim(1, elected=True)
+    await store.close()
+
+
 async def test_a_password_is_in_no_message(postgres: PostgresServer) -> None:
     wrong = "wrong-" + PASSWORD
     for dsn in (postgres.dsn(password=wrong), f"postgresql://u:{wrong}@[/x", wrong):

@@ -113,6 +113,9 @@ class PostgresStore:
         self._connection: Connection | None = None
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._hidden: Hidden | None = None
+        self._first_host = 0
+        """The one of several hosts that is tried first; after a failure the next one, as there is
+        no time for all in one operation if some do not answer."""
         self.place = "a PostgreSQL database"
 
     async def claim(self, epoch: int, *, elected: bool) -> int:
@@ -207,9 +210,11 @@ class PostgresStore:
     async def _connected(self) -> Connection:
         settings = self._settings()
         self.place = _place(settings)
+        first, self._first_host = self._first_host, self._first_host + 1
         connection = await psycopg.AsyncConnection.connect(
-            **settings, autocommit=True, prepare_threshold=None
+            **_from_host(settings, first), autocommit=True, prepare_threshold=None
         )
+        self._first_host = first
         try:
             for statement in _SESSION:
                 await connection.execute(statement)
@@ -304,6 +309,17 @@ def _is_local(given: Mapping[str, Any], environment: Mapping[str, str] = os.envi
     )
     hosts = [host for names in named for host in str(names).split(",")]
     return all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts)
+
+
+def _from_host(settings: Mapping[str, Any], first: int) -> dict[str, Any]:
+    """Return settings whose lists of hosts, addresses and ports begin elsewhere."""
+    moved = dict(settings)
+    for name in ("host", "hostaddr", "port"):
+        parts = str(settings.get(name, "")).split(",")
+        if len(parts) > 1:
+            begin = first % len(parts)
+            moved[name] = ",".join(parts[begin:] + parts[:begin])
+    return moved
 
 
 def _place(settings: Mapping[str, Any]) -> str:
