@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from weakref import ReferenceType, ref
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from tests.front.questions import QUESTIONS, tools
 from tests.front.tools import make_tool
 
+from leaseway.front.lists import tool_search
 from leaseway.front.lists.definitions import tool_listing
 from leaseway.front.lists.tool_search import ToolSearch, search_listing
 from leaseway.front.protocol.messages import JsonRpcError
@@ -101,3 +104,24 @@ def test_a_model_searches_describes_and_calls() -> None:
 def test_wrong_arguments_are_rejected(arguments: bytes) -> None:
     with pytest.raises(JsonRpcError, match=r"limit|search_tools"):
         ToolSearch().search(tool_listing([]), arguments)
+
+
+def test_lists_of_the_same_tools_share_an_index_that_ends_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexes: list[ReferenceType[ToolIndex]] = []
+
+    class Counted(ToolIndex):
+        def __init__(self, tools: Iterable[Tool]) -> None:
+            super().__init__(tools)
+            indexes.append(ref(self))
+
+    monkeypatch.setattr(tool_search, "ToolIndex", Counted)
+    some = tools()
+    of_one, of_another = tool_listing(some), tool_listing(some)
+    for listing in (of_one, of_another, tool_listing(some[:1])):
+        ToolSearch().search(listing, b'{"query":"sms"}')
+    del listing
+    assert [index() is not None for index in indexes] == [True, False]
+    del of_one, of_another
+    assert indexes[0]() is None

@@ -109,9 +109,12 @@ class OfItems(Generic[MadeT]):
         number = id(item)
         known = self._made.get(number)
         if known is None:
-            kept = weakref.ref(item, lambda _: self._made.pop(number))
+            kept = weakref.ref(item, partial(self._forget, number))
             known = self._made[number] = kept, make(item)
         return known[1]
+
+    def _forget(self, number: int, _item: object) -> None:
+        del self._made[number]
 
 
 class _Encoded(NamedTuple):

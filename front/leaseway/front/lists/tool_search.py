@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from leaseway.front.lists.definitions import ListingKey, PagedListing, tool_definition
+from leaseway.front.lists.definitions import ListingKey, OfItems, PagedListing, tool_definition
 from leaseway.front.protocol.messages import (
     CallParams,
     JsonRpcError,
@@ -31,7 +32,6 @@ CALL: Final = "call_tool"
 _MAX_RESULTS: Final = 20
 _MAX_DESCRIPTION: Final = 300
 """Characters of a description in a search result."""
-_MAX_INDEXES: Final = 16
 
 _NAME: Final = {"type": "string", "description": "The tool's name, as search_tools returned it."}
 _DEFINITIONS: Final[Sequence[dict[str, Any]]] = (
@@ -92,18 +92,21 @@ def search_listing() -> PagedListing[dict[str, Any]]:
     return PagedListing("tools", items, keys, tuple(map(encode, _DEFINITIONS)))
 
 
+_of_listings: Final[OfItems[ToolIndex]] = OfItems()
+_indexes: Final = WeakValueDictionary[tuple[int, ...], ToolIndex]()
+"""The index of each list of tools that a listing has, by its tools: credentials see the same."""
+
+
 class ToolSearch:
-    """Searches lists of tools, with an index for each of the newest lists."""
+    """Searches lists of tools, with an index for each, which is kept as long as the list."""
 
-    def __init__(self) -> None:
-        self._indexes: dict[int, tuple[PagedListing[Tool], ToolIndex]] = {}
-
-    def search(self, listing: PagedListing[Tool], arguments: bytes) -> bytes:
+    @staticmethod
+    def search(listing: PagedListing[Tool], arguments: bytes) -> bytes:
         """Return the result of `search_tools`."""
         query = parse_arguments(SEARCH, arguments, _SearchArguments)
         if not 1 <= query.limit <= _MAX_RESULTS:
             raise JsonRpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MAX_RESULTS}.")
-        tools = self._index(listing).search(query.query, query.limit)
+        tools = _of_listings.get(listing, _index).search(query.query, query.limit)
         matches = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
         lines = [f"{match['name']}: {match['description']}" for match in matches]
         text = "\n".join(lines) or "No tool matches; try other words."
@@ -133,13 +136,14 @@ class ToolSearch:
         call = parse_arguments(CALL, arguments, _CallArguments)
         return CallParams(name=call.name, arguments=call.arguments)
 
-    def _index(self, listing: PagedListing[Tool]) -> ToolIndex:
-        cached = self._indexes.get(id(listing))
-        if cached is None or cached[0] is not listing:
-            while len(self._indexes) >= _MAX_INDEXES:
-                del self._indexes[next(iter(self._indexes))]
-            cached = self._indexes[id(listing)] = (listing, ToolIndex(listing.items.values()))
-        return cached[1]
+
+def _index(listing: PagedListing[Tool]) -> ToolIndex:
+    tools = listing.items.values()
+    key = tuple(map(id, tools))
+    index = _indexes.get(key)
+    if index is None:
+        index = _indexes[key] = ToolIndex(tools)
+    return index
 
 
 def _short(description: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from leaseway.front.lists.definitions import OfItems
 from leaseway.front.protocol.messages import decode, encode
 from leaseway.sdk import Resource, ResourceTemplate, Tool
 from leaseway.wire.bounds import MAX_VALUES
@@ -76,15 +77,30 @@ def items_for_client(items: Iterable[ItemT]) -> list[ItemT]:
     return [_item(item) for item in items]
 
 
+_renamed: Final[OfItems[Any]] = OfItems()
+
+
 def _item(item: Any) -> Any:
     if isinstance(item, Resource) and is_ui(item.uri):
-        return replace(item, uri=for_client(item.uri, item.server_id))
+        return _renamed.get(item, _renamed_resource)
     if isinstance(item, ResourceTemplate) and is_ui(item.uri_template):
-        return replace(item, uri_template=for_client(item.uri_template, item.server_id))
+        return _renamed.get(item, _renamed_template)
     if isinstance(item, Tool) and names_ui(item):
-        meta = _value_for_client(item.extra["_meta"], item.server_id)
-        return replace(item, extra={**item.extra, "_meta": meta})
+        return _renamed.get(item, _renaming_tool)
     return item
+
+
+def _renamed_resource(item: Resource) -> Resource:
+    return replace(item, uri=for_client(item.uri, item.server_id))
+
+
+def _renamed_template(item: ResourceTemplate) -> ResourceTemplate:
+    return replace(item, uri_template=for_client(item.uri_template, item.server_id))
+
+
+def _renaming_tool(item: Tool) -> Tool:
+    meta = _value_for_client(item.extra["_meta"], item.server_id)
+    return replace(item, extra={**item.extra, "_meta": meta})
 
 
 def names_ui(tool: Tool) -> bool:
