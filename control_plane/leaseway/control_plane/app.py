@@ -105,7 +105,6 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     """Serve until a signal stops it (`handle_stop_signals`); return the process's exit status.
 
     Args:
-        options: The options.
         ready: Called with the bound address.
 
     Raises:

@@ -52,7 +52,6 @@ def decode(value: bytes, now: Moment) -> ApprovalRecord:
     """Return an approval.
 
     Args:
-        value: Its bytes.
         now: The time. A clock that differs from the writer's moves the end, but by no more than to
             a lifetime from now.
 

@@ -54,7 +54,6 @@ async def follow_config(
     One change is applied before the next is read; changes that arrive meanwhile are merged.
 
     Args:
-        plane: The plane.
         config: One file, or the files of all layers.
         on_loaded: Called for each parsed configuration, including broken ones.
     """
@@ -177,7 +176,6 @@ async def load_config(
     """Parse a configuration and apply it to a plane, in its own trace.
 
     Args:
-        plane: The plane.
         found: The sources as they were found.
         on_loaded: Called with the parsed configuration, unless it is outdated.
         outdated: Returns whether the sources have changed meanwhile.

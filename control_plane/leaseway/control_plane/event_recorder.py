@@ -34,7 +34,6 @@ class EventRecorder:
         first: The number before its first event; higher for a later control plane.
 
     Attributes:
-        history: The recorded events.
         reload: The newest reload, or None.
     """
 
@@ -75,9 +74,6 @@ class EventRecorder:
         """Record a configuration that was applied, and its changes.
 
         Args:
-            specs: Its servers.
-            files: Its files.
-            problems: Its problems.
             at: The time in Unix seconds.
             rejected: Ids of servers whose entry has an error; their variants stay unchanged.
             refused: Further variants that stay unchanged.

@@ -55,7 +55,6 @@ class ResourceStatus:
     """Writes the status of all resources.
 
     Args:
-        plane: The plane.
         elector: The candidate of this process; only the leader writes. None without an election.
     """
 

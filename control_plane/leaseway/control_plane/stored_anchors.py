@@ -42,7 +42,6 @@ class StoredAnchors:
     """Reads the anchors of earlier terms and keeps those of this one.
 
     Args:
-        anchors: The anchors of the term.
         approvals: The other user of the term's store, which claims it, reports that it fails, and
             finds out when it works again.
         clock: Returns the current time.

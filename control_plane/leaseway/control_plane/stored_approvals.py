@@ -77,8 +77,6 @@ class StoredApprovals:
         term: The epoch to claim the store with; the first operation does.
 
     Attributes:
-        store: The store.
-        term: The term.
         changed: One was `asked`, `approved`, `denied`, `used` or `expired`.
         troubled: The store fails with this error, with each failure, or works again (None).
         unreadable: These records of a room are not understood.

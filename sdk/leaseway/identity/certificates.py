@@ -27,7 +27,6 @@ class CertificateRule:
     Attributes:
         match: A SPIFFE id or `CN=NAME`. `{tenant}`, `{agent}` and `{user}` capture a name, `*`
             matches any characters; none of them matches a `/`.
-        roles: The roles.
         tenant: The tenant; None if `match` captures it, or for no tenant.
         agent: The agent; None if `match` captures it, or for no agent.
         user: The user; None if `match` captures it, or for no user.

@@ -62,8 +62,6 @@ class Introspection:
     Attributes:
         issuer: The issuer and its claims; it has no keys. Without an audience, tokens for any are
             accepted.
-        client_id: The client that asks.
-        client_secret: Its secret.
         endpoint: The address to ask; empty for the one that the issuer's metadata name.
         auth_method: How the client authenticates, one of `AUTH_METHODS`.
         secret_file: Where the secret is from, or None.
@@ -81,7 +79,6 @@ class Introspector:
     """Asks one authorization server about tokens.
 
     Args:
-        settings: The server.
         now: Returns seconds since 1970.
         clock: Returns monotonic seconds.
     """

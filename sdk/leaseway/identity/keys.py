@@ -71,7 +71,6 @@ class KeyRecord:
         id: Its id; not secret.
         salt: The salt of its hash.
         digest: SHA-256 of the salt and the secret.
-        roles: Its roles.
         tenant: Its tenant, or None.
         agent: Its agent, or None.
         user: Its user, or None.

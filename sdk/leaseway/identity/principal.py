@@ -42,7 +42,6 @@ class Principal:
 
     Attributes:
         name: The credential's name in the audit, such as `key 4kz2m7qa`; not secret.
-        roles: Its roles.
         tenant: Its tenant, or None if each request names one.
         agent: Its agent, or None if each request names one.
         expires_at: When it expires, in seconds since 1970, or None for never.
@@ -173,7 +172,6 @@ def check_scope(roles: frozenset[Role], tenant: object) -> None:
     """Check that a credential with a tenant has no role that reaches beyond it.
 
     Args:
-        roles: The roles of the credential.
         tenant: Its tenant, or None.
 
     Raises:
@@ -191,7 +189,6 @@ def check_user(roles: frozenset[Role], tenant: object, user: object) -> None:
     """Check that a credential of a user has a tenant, and does not speak for other users.
 
     Args:
-        roles: The roles of the credential.
         tenant: Its tenant, or None.
         user: Its user, or None.
 
@@ -211,7 +208,6 @@ def check_name(what: str, name: str) -> str:
 
     Args:
         what: `tenant`, `agent` or `user`, for the message.
-        name: The name.
     """
     if not name or not is_valid_key(name):
         raise ValueError(f"A {what} has 1 to 256 characters and no control characters.")
@@ -228,7 +224,6 @@ def unauthenticated(message: str, credential: str = "") -> Fault:
     """Return the fault for a request whose credential is missing or invalid.
 
     Args:
-        message: The message.
         credential: The name of a genuine credential that has expired or was revoked, for the
             audit; empty for any other.
     """

@@ -96,7 +96,6 @@ class Issuer:
         jwks: The location of its keys: a path or an `https` URL (`http` on loopback). Empty if its
             tokens are opaque (`introspection`).
         tenant: The tenant of all its tokens, or None to use `tenant_claim`.
-        tenant_claim: The claim with the tenant.
         agent_claim: The claim with the agent, or empty for none.
         user_claim: The claim with the user, or empty: its tokens are no users'.
         user_prefix: Text before the claim in the user's name, which tells the users of several
@@ -254,7 +253,6 @@ class JwkSet:
 
     Attributes:
         skipped: Why entries cannot be used.
-        ids: The ids of its keys.
         are_all_named: Whether each key has an id: one without may have signed any token.
 
     Raises:
@@ -323,7 +321,6 @@ class IssuerKeys:
     for a web server.
 
     Args:
-        issuer: The issuer.
         clock: Returns monotonic seconds.
     """
 
@@ -519,7 +516,6 @@ async def verify_token(
     """Verify a token and return its principal.
 
     Args:
-        token: The token.
         issuers: The trusted issuers by their `issuer_key`.
         now: Returns seconds since 1970.
 

@@ -71,9 +71,6 @@ class ToolCaller:
         waits: Whether the framework calls tools in threads without an event loop, so that the
             caller must be a `Client` or a session of one.
 
-    Attributes:
-        tools: The tools.
-
     Raises:
         TypeError: The caller has another type.
     """

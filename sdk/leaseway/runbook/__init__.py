@@ -33,7 +33,6 @@ class RunbookEntry:
         group: The title of its section.
         cause: Why it happens.
         look: Where to look.
-        do: What to do.
     """
 
     reason: str

@@ -118,7 +118,6 @@ def _schema_contract(schema: Any, naming: Callable[[Mapping[str, Any]], Mapping[
     does.
 
     Args:
-        schema: The schema.
         naming: Returns names for the schema's definitions by their references.
 
     Raises:

@@ -66,7 +66,6 @@ def shortened(name: str, longest: int, identity: str = "") -> str:
     """Return a name cut to a length; a digest keeps it unique and the same each time.
 
     Args:
-        name: The name.
         longest: The limit of its characters.
         identity: What the digest is of; empty for the name itself.
     """

@@ -179,7 +179,6 @@ class HttpListener:
         Beyond the limit of connections, the address with the most loses its oldest idle one.
 
         Args:
-            app: The application.
             idle: Seconds after which a connection without a request is closed.
             patience: Seconds after which a connection is closed whose client does not read.
         """

@@ -79,7 +79,6 @@ class Histogram:
         """Record an amount. An amount equal to a bound counts below it.
 
         Args:
-            amount: The amount.
             traceparent: The W3C `traceparent` of its recorded trace, or empty.
         """
         bucket = bisect_left(self.bounds, amount)
@@ -328,7 +327,6 @@ class Retention:
         """Return a test for names that are present, or were within the last 300 s.
 
         Args:
-            present: The names that are present.
             now: Seconds on a monotonic clock.
         """
         self._seen.update(dict.fromkeys(present, now))

@@ -48,7 +48,6 @@ class Template:
         """Render the template with a JSON value.
 
         Args:
-            data: The value.
             budget: The limits of this rendering; None means those of `limits`.
 
         Raises:

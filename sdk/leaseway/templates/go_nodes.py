@@ -19,7 +19,6 @@ class Variable:
     """One declaration of a variable.
 
     Attributes:
-        name: With its `$`.
         id: Unique in the template.
         is_assigned: Whether the template assigns it again.
     """

@@ -47,7 +47,6 @@ def parse(text: str, functions: Collection[str]) -> Parsed:
     """Parse a template.
 
     Args:
-        text: The template.
         functions: The names of the functions.
 
     Raises:

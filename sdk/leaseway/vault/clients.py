@@ -49,8 +49,6 @@ class RegisteredClient:
     """A registered client. Its representation has no secret.
 
     Attributes:
-        key: What it is for.
-        id: Its id.
         secret: Its secret, or empty.
         auth_method: How it authenticates (RFC 7591), or empty.
         redirect: The registered redirect, or empty.
@@ -70,11 +68,7 @@ class RegisteredClient:
 
 
 class ClientStore:
-    """The kept clients beside a vault. Its methods block.
-
-    Args:
-        place: The vault.
-    """
+    """The kept clients beside a vault. Its methods block."""
 
     def __init__(self, place: VaultPlace) -> None:
         # Its name has one dot, unlike those of logins.

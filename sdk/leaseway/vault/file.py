@@ -136,7 +136,6 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
 
     Args:
         place: The vault with its current key.
-        key: The new key.
         key_file: The file to store the new key in, or None for none. During the rotation the file
             also contains the old key, so that the vault is readable at any moment.
 

@@ -67,7 +67,6 @@ class Login:
     """The tokens of one key. Its representation shows none.
 
     Attributes:
-        key: What it is for.
         issuer: Who issued the tokens.
         scope: The granted scopes.
         access_token: Empty if there is none.
@@ -97,9 +96,6 @@ class Login:
 
 class LoginStore:
     """The sealed logins beside a vault. Its methods block.
-
-    Args:
-        place: The vault.
 
     Attributes:
         clients: The clients that were registered for logins.

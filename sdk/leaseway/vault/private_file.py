@@ -99,7 +99,6 @@ def locked(path: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     """Lock a file against other writers. The lock ends with the process at the latest.
 
     Args:
-        path: The file.
         timeout: Seconds for which another writer may hold the lock without a write.
 
     Raises:

@@ -22,7 +22,6 @@ def grouped_options(
     Args:
         argument: The name of that argument.
         build: Returns its value, from the options' values by what they are called.
-        options: The options.
     """
     names = {name: str(_declared(option).name) for name, option in options.items()}
 
@@ -43,7 +42,6 @@ def arguments_for(options: Options, values: object) -> list[str]:
     Options with their default are left out, unless a variable of the environment may set them.
 
     Args:
-        options: The options.
         values: Has a value for each, as an attribute.
     """
     words: list[str] = []

@@ -23,7 +23,6 @@ def describe_item(item: dict[str, Any], hint: str = "--json prints it") -> str:
     """Describe a content item that is not text; a short embedded text is shown.
 
     Args:
-        item: The item.
         hint: How to get its content; may be empty.
     """
     kind = str(item.get("type", "unknown"))

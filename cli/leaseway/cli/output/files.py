@@ -29,7 +29,6 @@ class Piece:
     """Bytes to write to a file.
 
     Attributes:
-        content: The bytes.
         name: The file's name, used if `--output` names a folder.
         mime_type: The declared MIME type; may be empty.
     """

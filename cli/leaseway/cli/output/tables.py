@@ -72,7 +72,6 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty:
     each value gets a line.
 
     Args:
-        headers: One for each column.
         rows: One value for each column; None and empty texts show as a dash.
         empty: The sentence to print to stderr if there are no rows.
     """

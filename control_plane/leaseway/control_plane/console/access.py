@@ -83,7 +83,6 @@ class ConsoleAccess:
         """Return a new session and its principal; no session if no credential is needed.
 
         Args:
-            credential: The credential.
             address: The client's address; failures are limited per address.
 
         Raises:
@@ -146,7 +145,6 @@ class ConsoleAccess:
 
         Args:
             request: The request that opened the stream.
-            principal: Its principal.
         """
         if self._admit is None:
             yield asyncio.get_running_loop().create_future()

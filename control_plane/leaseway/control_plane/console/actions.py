@@ -54,7 +54,6 @@ class Actions:
     """Executes operators' actions.
 
     Args:
-        plane: The plane.
         key: The key for calls to workers, or None.
     """
 
@@ -123,11 +122,8 @@ class Actions:
         names him and not the shared key.
 
         Args:
-            server_id: The server.
             tool: The tool's original name.
             tenant: The tenant to call for; empty is the default one.
-            arguments: The arguments.
-            who: The operator.
             authorization: The credential that he sent; None if the console requires none.
 
         Raises:

@@ -24,7 +24,6 @@ def row(message: Message, without: Collection[str] = ()) -> Json:
     ids of a server and a worker are named `server` and `worker`.
 
     Args:
-        message: The message.
         without: Names of fields to leave out.
     """
     return {

@@ -82,7 +82,6 @@ class ConsoleListener(HttpListener):
     """The address and access rules of the console.
 
     Args:
-        endpoint: The address.
         admit: Authenticates requests; None admits all.
         public_url: The console's address for the browsers of people who log in to servers.
     """
@@ -117,8 +116,6 @@ async def serve_console(
     """Serve the console while the block runs.
 
     Args:
-        listener: The listener.
-        plane: The plane.
         key: The key for calls to workers, or None.
         logins: Lets workers take the steps of logins.
         clock: Monotonic seconds, for the ends of sessions.

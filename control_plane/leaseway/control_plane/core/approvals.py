@@ -139,7 +139,6 @@ class Approvals:
         """Return whether a call may run; an unknown call becomes a waiting request.
 
         Args:
-            question: The call.
             now: The time.
             use: Whether an approved call runs at once, which uses up its approval.
             use_id: Identifies the call. Who asks again for it, because the answer was lost, gets
@@ -165,7 +164,6 @@ class Approvals:
         """Return an approval as it is when the decision is applied.
 
         Args:
-            approval_id: The approval.
             tenant: The tenant of the person who decides; empty for all tenants.
             by: The credential that decides.
             now: The time.

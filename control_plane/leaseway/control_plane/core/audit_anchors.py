@@ -40,7 +40,6 @@ class AuditAnchors:
         Args:
             worker_id: The worker that tells it. A head that has ended may be of an earlier run,
                 whose files this worker has found.
-            head: The head.
             now: Unix time in seconds.
         """
         if head.has_ended:

@@ -120,7 +120,6 @@ class Budgets:
         """Free the slots of a worker that joins anew: it tells which it still uses.
 
         Args:
-            worker_id: The worker.
             had_leader: Whether an earlier control plane may have leased budget to it.
         """
         if had_leader:
@@ -134,7 +133,6 @@ class Budgets:
         """Note that a worker has told what it has of all limits since it joined.
 
         Args:
-            worker_id: The worker.
             workers: The workers that shared the limits before, as it knows.
         """
         if worker_id in self._returning:
@@ -158,8 +156,6 @@ class Budgets:
         """Take back what a worker returns, and grant what it asks for, as far as it is left.
 
         Args:
-            worker_id: The worker.
-            ask: What it asks for.
             workers: All workers that are not lost.
             generation: A number that changes when the workers do.
             now: The time.

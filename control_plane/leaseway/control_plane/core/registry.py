@@ -213,7 +213,6 @@ class Registry:
         Args:
             seen: What was visible; not its version, which becomes visible in steps, with the
                 workers that acknowledge it. None before the first.
-            tenant: The tenant.
         """
         if seen is self.visible:
             return frozenset()

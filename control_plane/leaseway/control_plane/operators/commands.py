@@ -34,7 +34,6 @@ class OperatorCommands:
         """Drain a worker.
 
         Args:
-            worker_id: The worker.
             by: The operator's credential.
 
         Raises:
@@ -57,7 +56,6 @@ class OperatorCommands:
         """Revoke a lease.
 
         Args:
-            lease_id: The lease.
             by: The operator's credential.
             reason: The reason that its holder gets.
 

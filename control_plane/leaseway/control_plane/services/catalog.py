@@ -82,7 +82,6 @@ class _CallerList:
     Attributes:
         start: The start of the page that the caller wants.
         servers: The servers that it names; none stands for all.
-        view: What it sees.
         version: The registry version of that.
         pending: The servers that have not been listed yet, in general or for the caller.
     """
@@ -416,9 +415,6 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """Return the message of a resolved name.
 
         Args:
-            name: The name.
-            outcome: What it resolves to.
-            request: The request.
             sent: Gets the set of its workers, if the caller takes sets.
         """
         if isinstance(outcome, Denial):

@@ -185,8 +185,6 @@ def server(
     """Return the status of one configured server.
 
     Args:
-        state: The state.
-        key: The variant.
         now: The time.
         instances: The instances to include.
         errors: Messages of servers' open errors, by id.

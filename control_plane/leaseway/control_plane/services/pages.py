@@ -92,7 +92,6 @@ def workers(
     """Return a page of workers including lost ones, ordered by id, and the next page's token.
 
     Args:
-        state: The state.
         start: Where the page starts.
         worker_ids: The workers to return; empty for all.
     """

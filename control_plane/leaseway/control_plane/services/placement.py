@@ -115,7 +115,6 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         """Return the end of which the session of a key is to be told; count it as told.
 
         Args:
-            key: The key.
             excluded: The workers that the caller does not reach.
         """
         notices, now = self._plane.end_notices, self._plane.clock().mono

@@ -56,7 +56,6 @@ async def counted(
     """Count a request of a connection and a tenant while the block runs; abort over the limit.
 
     Args:
-        in_use: The counter.
         tenant: The tenant, or None if it is unknown.
         context: The request's context.
         plane: Counts rejected requests.

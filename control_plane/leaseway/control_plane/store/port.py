@@ -142,7 +142,6 @@ class Store(Protocol):
         """Return records of a room in the order of their keys, compared as UTF-8.
 
         Args:
-            room: The room.
             prefix: What their keys start with.
             after: A key; only later ones are returned.
             limit: How many at most, up to `MAX_PAGE`.

@@ -18,7 +18,6 @@ class DsnReference:
     """A variable or a file with a connection string.
 
     Attributes:
-        kind: What it is.
         name: The variable's name, or the file's path.
     """
 

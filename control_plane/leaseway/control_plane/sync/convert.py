@@ -52,7 +52,6 @@ def hello_from_proto(
     """Convert a worker's hello.
 
     Args:
-        message: The message.
         now: The time.
         held: The hashes of what it holds.
 

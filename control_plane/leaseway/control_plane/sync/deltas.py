@@ -32,7 +32,6 @@ class _DeltaBody:
     """The upserts and removals of a delta, without nonce and version.
 
     Attributes:
-        push: A push with this body.
         whole: The body, if it fits in one message.
         serialized: Its bytes, if it does not.
     """

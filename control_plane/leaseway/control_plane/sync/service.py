@@ -116,7 +116,6 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
     """Connects workers to the plane.
 
     Args:
-        plane: The plane.
         seal: Signs the variants that workers are sent.
         logins: Gets the results of steps of logins.
         console_url: The address of the console for people's browsers, or empty.

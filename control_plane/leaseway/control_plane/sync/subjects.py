@@ -20,11 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SubjectAnswers:
-    """Records listings, and answers with what callers may use of them.
-
-    Args:
-        plane: The plane.
-    """
+    """Records listings, and answers with what callers may use of them."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane

@@ -14,7 +14,6 @@ class Builtin:
     """The enabled features of the kit.
 
     Attributes:
-        tools: The enabled tools.
         roots: The folders that its file tools may access.
         commands: The command lines that it may execute.
         hosts: The hosts that it may access; none means any public host.

@@ -41,7 +41,6 @@ def command_fault(tools: Collection[str], *, confined: bool) -> str | None:
     commands says.
 
     Args:
-        tools: The enabled tools.
         confined: Whether the server has a strict sandbox, which any command stays in.
     """
     giving = next((name for name in GIVING_TOOLS if name in tools), None)

@@ -15,7 +15,6 @@ class PythonPart(ChildPart):
 
     Attributes:
         module: The module of the class, as in an import statement.
-        class_name: The name of the class.
         config: What the class receives, as JSON in which references stay references; may be empty.
     """
 

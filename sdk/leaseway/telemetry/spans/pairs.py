@@ -68,11 +68,9 @@ class SpanPair:
         parent_id: The remote parent's id in 16 hex digits; empty for the first span of a trace.
         flags: The W3C trace flags of both.
         state: The W3C trace state of both; usually empty.
-        outer: The shape of the outer span.
         outer_id: Its id, in 16 hex digits.
         started: When it started, in nanoseconds since 1970.
         inner: The shape of the inner span; None if it was never started.
-        inner_id: Its id.
         inner_started: When it started.
         own: An attribute that only the inner span has, or None.
         ended: When both ended.

@@ -161,7 +161,6 @@ def check_listen(endpoint: Endpoint, credentials: object) -> None:
     """Check that a service without credentials listens on a loopback address only.
 
     Args:
-        endpoint: The address to listen on.
         credentials: The shared key, or another way to authenticate callers; None for no checks.
 
     Raises:

@@ -115,11 +115,9 @@ def request(
     is configured.
 
     Args:
-        url: The address.
         limit: The greatest size of the response in bytes.
         timeout: Seconds for everything.
         configured: The addresses that an operator wrote, the server's first.
-        headers: Of the request.
         content: What to POST; None for a GET. Redirects of a POST are not followed.
         zone: Returns the zone of an IP address.
 
@@ -154,7 +152,6 @@ def fetch(
     """Return the content of an `http` or `https` address. Blocks.
 
     Args:
-        url: The address.
         limit: The greatest size in bytes.
         timeout: Seconds for everything: names, connections, redirects and the content.
         accept: The header `Accept`.

@@ -41,7 +41,6 @@ class LocalCaller(Protocol):
         """Handle the result of a call.
 
         Args:
-            call_id: The call.
             result: The result without call id and payload; several calls may share it.
             payload: The MCP result, or empty.
         """
@@ -54,7 +53,6 @@ class LocalWorker(Protocol):
     """A worker, as callers in its process see it.
 
     Attributes:
-        id: Its id.
         incarnation: Its run.
     """
 

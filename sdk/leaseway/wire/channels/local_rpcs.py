@@ -157,7 +157,6 @@ class LocalRpcs:
         """Serve one RPC; return how it ended.
 
         Args:
-            request: The request.
             write: Takes the serialized responses, one of a unary RPC.
         """
         details: Any = request
@@ -198,7 +197,6 @@ class _Call:
 
     Args:
         rpcs: The server's handlers.
-        request: The request.
         parse: Parses a response.
         places: Limits the RPCs of the channel.
     """

@@ -44,7 +44,6 @@ class ReplaceableChannel(grpc.aio.Channel):
         """Use another channel for new RPCs.
 
         Args:
-            channel: The new channel.
             grace: Seconds for the RPCs of the old channel to complete.
         """
         task = start_lasting_task(_close(self._channel, grace))

@@ -44,7 +44,6 @@ async def read_in_time(
     """Return the one request of a unary RPC, unless it takes too long.
 
     Args:
-        context: The RPC.
         decode: Reads its request.
         timeout: Seconds that it may take to arrive.
         given_up: Is done when it need not arrive any more, or None.

@@ -47,7 +47,6 @@ class Tls:
     Attributes:
         ca: Authorities that sign listeners; if set, the process connects only with TLS.
         certificate: The process's own chain, for its listeners and, if requested, its clients.
-        key: The key of the certificate.
         client_ca: Authorities that sign clients; if set, every client needs a certificate.
         name: The name in the listeners' certificates, if it is not their address.
     """
@@ -110,7 +109,6 @@ def open_channel(
 
     Args:
         address: The plane's HOST:PORT.
-        options: Options of the channel.
         tls: The certificate files; None means those of the environment now.
 
     Raises:

@@ -83,7 +83,6 @@ class McpClient:
         A capability of a capability is `elicitation.url`, say.
 
         Args:
-            method: The method of the request.
             params: Its params: a JSON object.
         """
         name = CAPABILITIES.get(method, method)

@@ -141,7 +141,6 @@ def request_mismatch(method: str, params: Mapping[str, Any], headers: Mapping[st
 
     Args:
         method: The request's method.
-        params: Its params.
         headers: Its headers, found by names in any case.
     """
     if headers.get(METHOD_HEADER) != method:

@@ -30,7 +30,6 @@ def listed_tool(
     Args:
         name: Its exposed name.
         original: Its name at the server.
-        server_id: The server.
         definition: The server's definition.
         shared: Whether its server is used without leases.
         sessions_from: How its server tells sessions apart, as configured.

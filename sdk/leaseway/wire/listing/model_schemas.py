@@ -86,11 +86,7 @@ def with_accepted_names(schema: dict[str, Any]) -> ModelSchema:
 
 
 class _UnusedNames:
-    """Finds accepted names that no argument has yet.
-
-    Args:
-        taken: The names of arguments.
-    """
+    """Finds accepted names that no argument has yet."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)

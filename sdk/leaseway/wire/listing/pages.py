@@ -95,7 +95,6 @@ def one_page(
     """Return the items of a page, at least one, and the next page's token or an empty one.
 
     Args:
-        start: The start of the page.
         sources: The whole list, ordered by unique keys.
         message: Converts an item for sending; called for the page's items and one more.
     """

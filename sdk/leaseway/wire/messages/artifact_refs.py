@@ -106,7 +106,6 @@ def artifact_reference(
     """Return a new reference.
 
     Args:
-        server_id: The server that returned the artifact.
         tool: The original name of the tool or prompt; characters unsafe in a path become `_`.
         mime_type: Determines the file extension.
         mark: The worker's `incarnation_mark`.

@@ -29,7 +29,6 @@ def text_of_body(body: bytes, charset: str = "") -> str:
     """Return the text of a body, without a byte order mark; what cannot be read is U+FFFD.
 
     Args:
-        body: The body.
         charset: The one that its sender names; empty or unknown if none. Its text is then what its
             byte order mark says, or UTF-8, or what XML or HTML names inside; and if no
             character beyond ASCII is UTF-8, Windows-1252, as browsers read it.

@@ -46,7 +46,6 @@ class MessageDecoder:
     Args:
         name: The RPC's name, for messages.
         decode: Decodes a message; `FromString` of a message class, whose fields are then counted.
-        limit: The limits.
     """
 
     def __init__(self, name: str, decode: Callable[[bytes], Any], limit: MessageLimit) -> None:

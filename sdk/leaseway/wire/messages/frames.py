@@ -115,7 +115,6 @@ def result_frame(call_id: int, payload: bytes, is_error: bool, rest: bytes = b""
     """Encode the result of a call as a frame.
 
     Args:
-        call_id: The call.
         payload: The MCP result, or empty if it was sent as chunks or does not exist.
         is_error: Whether the tool reported an error.
         rest: All other fields, as a serialized `Result`.

@@ -42,7 +42,6 @@ class Decoded(NamedTuple):
     """A reading of a text.
 
     Attributes:
-        text: The decoded text.
         places: For each of its characters, where its spelling starts and ends in the original.
     """
 

@@ -19,7 +19,6 @@ def check_trusted(descriptor: int, path: Path) -> None:
     """Check that no other user can change an open file that decides who may do what.
 
     Args:
-        descriptor: The file.
         path: Its path, whose folders are checked, too: who can write there can replace the file.
 
     Raises:

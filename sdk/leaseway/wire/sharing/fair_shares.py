@@ -21,7 +21,6 @@ class GivesWay(NamedTuple):
     """Whose entry a newcomer's takes the place of.
 
     Attributes:
-        holder: The holder.
         at_once: Whether also an entry in use gives way, because its holder has more than the
             newcomer will have.
     """

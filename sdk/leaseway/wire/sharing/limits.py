@@ -32,7 +32,6 @@ class LimitEntry(NamedTuple):
     Attributes:
         tenant: The tenant, or `*` for all tenants without an entry.
         agent: The tenant's agent.
-        server_id: The server.
         tool: The server's tool, by its original name.
     """
 
@@ -51,7 +50,6 @@ class BudgetKey(NamedTuple):
 
     Attributes:
         tenant: The tenant; empty for limits of a server or a tool.
-        quota: What it counts.
         server_id: The server of an external quota, or of a limit of a server or a tool.
         agent: The tenant's agent, of its limits.
         tool: The tool, by its original name, of its limits.
@@ -188,7 +186,6 @@ class UsageCounter:
     Args:
         limit: The limit's name.
         items: The counted items in the plural, for messages.
-        of_connection: The limit of a connection.
         of_tenant: The limit of a tenant, for all its connections.
         advice: What a caller at the limit can do, for messages.
     """

@@ -42,7 +42,6 @@ def find_evicted(waiting: Collection[T], tenant_of: Callable[[T], str], tenant: 
     Args:
         waiting: The requests, oldest first.
         tenant_of: Returns the tenant of a request.
-        tenant: The tenant of the new request.
     """
     counts = Counter(map(tenant_of, waiting))
     largest, count = max(counts.items(), key=itemgetter(1))

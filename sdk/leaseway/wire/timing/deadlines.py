@@ -21,7 +21,6 @@ class Deadlines:
     """The deadlines of many calls.
 
     Args:
-        loop: The event loop.
         live: The ids of calls that have not ended; ids are never reused.
         expire: Called with the id of a live call whose deadline has passed; must end the call.
     """

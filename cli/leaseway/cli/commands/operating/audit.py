@@ -270,7 +270,6 @@ def new_records(folder: Path, seen: dict[Path, int]) -> Iterator[dict[str, Any]]
     """Yield the records of all files that were not seen yet, of none while there is no file.
 
     Args:
-        folder: The folder.
         seen: The bytes of each file that were seen; is brought up to date.
     """
     from leaseway.data_plane.audit.log import runs_in

@@ -31,7 +31,6 @@ class LeaseChange(NamedTuple):
 
     Attributes:
         event: `gained`, `changed`, or how it ended: `released`, `revoked`, `expired` or `lost`.
-        lease: The lease.
     """
 
     event: str

@@ -91,7 +91,6 @@ class GrowthWatch:
         loop: The process's event loop.
         size: Returns the process's resident bytes.
         trim: Returns free memory to the system; called in a thread.
-        collector: The garbage collector.
     """
 
     def __init__(

@@ -44,7 +44,6 @@ def parse_config(layers: Sequence[Layer], known: KnownEntries | None = None) -> 
     blocks on large files.
 
     Args:
-        layers: The files.
         known: The entries of the last configuration that parsed; gets those of this one.
     """
     log = IssueLog(

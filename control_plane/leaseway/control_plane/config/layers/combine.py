@@ -185,7 +185,6 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog, known: KnownEntri
     """Combine documents, none of them broken, the lowest layer first; add issues to the log.
 
     Args:
-        documents: The documents.
         log: Gets the issues.
         known: The entries of the last configuration; gets those of this one.
     """

@@ -23,7 +23,6 @@ class DeniedTools:
 
     Attributes:
         text: The full name; `*` matches any characters.
-        at: Its position.
         forms: How the client writes the part before a tool's own name; `{}` is the server.
         asks: Whether the tools may be called, but only after a person was asked.
     """

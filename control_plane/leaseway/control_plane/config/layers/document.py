@@ -56,7 +56,6 @@ class Document:
         root: The dotted path of the key that contains the servers.
         at: The position of its value.
         servers: The ids with their keys, in native spelling.
-        defaults: The file's defaults for all servers.
         tenants: The file's grants; None grants everything to everyone.
         inherit: The system file that the file was written for, or empty.
         implied: The defaults of a format that cannot state any.

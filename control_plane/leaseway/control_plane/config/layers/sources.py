@@ -42,9 +42,6 @@ class Source:
     """One file of a configuration, or a folder with a domain for each tenant.
 
     Attributes:
-        kind: The kind of layer.
-        path: The file or folder.
-        tenant: The tenant of a domain file.
         folder: Whether it is a folder; each file's stem is a tenant.
         optional: Whether it may be missing without a warning.
         resource: The custom resource, if it is not a file; then `path` is only a name.

@@ -66,7 +66,6 @@ class _Kin:
     """The subtypes of a schema.
 
     Attributes:
-        schema: The schema.
         member: The member that tells them apart.
         values: Its values for the schema itself.
         lost: Its values for what is not read or not there.
@@ -155,7 +154,6 @@ class Objects:
 
         Args:
             schema: The schema that has the alternative in its `anyOf` or `oneOf`.
-            part: The alternative.
         """
         found = schema.get("discriminator")
         target = self._references.end(part)
@@ -189,8 +187,6 @@ class Objects:
         """Add the members of a schema; return False if it has rules that members can't express.
 
         Args:
-            schema: The schema.
-            found: What the members are added to.
             steps: The limit of its parts.
             reading: What they are read for.
             is_wide: Whether it has what its subtypes add already, or needs none of that.
@@ -254,7 +250,6 @@ class Objects:
         """Return a part of an `allOf` with the subtypes of a base that it is.
 
         Args:
-            part: The part.
             owner: The schema that has it, which has no siblings' members.
             steps: The limit of searched parts, which aliases of YAML may repeat without end.
         """
@@ -502,7 +497,6 @@ def describes_part(schema: Mapping[str, Any], parts: list[Any]) -> bool:
 
     Args:
         schema: The schema that has them in a list.
-        parts: The list.
     """
     return len(parts) > 1 or bool(schema.get("properties"))
 

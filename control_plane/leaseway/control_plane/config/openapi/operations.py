@@ -91,7 +91,6 @@ class Imported:
     """The content of a document: tools with unique names, in the order of the chosen operations.
 
     Attributes:
-        title: Its title.
         base_url: The address of its server; may be empty.
         tools: The tools; one more than `MAX_TOOLS` if there are too many.
         skipped: The chosen operations that can't become tools.
@@ -116,7 +115,6 @@ def import_document(
 
     Args:
         document: The parsed document.
-        selection: The operations to import.
         address: Where it was fetched, for servers relative to it; empty for a file.
 
     Raises:

@@ -54,7 +54,6 @@ class Parameters:
     """The parameters of one operation, with unique names.
 
     Attributes:
-        parameters: The parameters.
         notes: The optional parts of the operation that can't be sent, each as the end of a
             sentence.
         about: What the document says of parameters that became several, as sentences.

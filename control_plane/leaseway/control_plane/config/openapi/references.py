@@ -100,12 +100,10 @@ class References:
     """Resolves the `$ref`s of a document.
 
     Args:
-        document: The document.
         lenient: Whether a reference without a target stands for an empty mapping, so that a schema
             accepts anything there.
 
     Attributes:
-        document: The document.
         missing: Why references that stand for an empty mapping have no target, each once.
     """
 

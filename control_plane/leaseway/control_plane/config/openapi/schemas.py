@@ -113,7 +113,6 @@ class SchemaReader:
         """Return a converted schema whose deeper parts accept anything.
 
         Args:
-            converted: The schema.
             limit: Characters of its JSON.
             levels: How many objects and lists may stand inside one another; None for any.
         """
@@ -233,7 +232,6 @@ class _Conversion:
         """Return a schema down to a depth.
 
         Args:
-            schema: The schema.
             depth: How many levels of parts are kept.
             above: The references that contain it.
             is_part: Whether other schemas describe the same object, so that its members are not

@@ -19,7 +19,6 @@ class ServerReader:
     """Reads `servers` at the three places where a document may have them.
 
     Args:
-        document: The document.
         items: Every path item, for a document whose servers stand only there.
         address: The document's own address, or empty if it is a file; relative servers are below
             it.

@@ -279,8 +279,6 @@ def tried(name: str, node: Tree, key: str) -> tuple[Any, Sequence[ConfigIssue]]:
     It means None if it is of no use; a list with mistakes means its other items.
 
     Args:
-        name: The key.
-        node: Its value.
         key: What the mistakes call the key.
     """
     log = IssueLog("")

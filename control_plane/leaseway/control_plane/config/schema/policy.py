@@ -322,7 +322,6 @@ def _named(
     """Return a reader of a mapping of names to the settings of tenants or agents.
 
     Args:
-        holder: Whose settings they are.
         limit: How many there may be.
         fault_of: Returns why a text can't be the name of one, or an empty text.
         more: The readers of further keys.

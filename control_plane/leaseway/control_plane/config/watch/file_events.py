@@ -31,9 +31,7 @@ class FileEvents:
     """Sets an event when a file of a directory may have changed.
 
     Args:
-        directory: The directory.
         names: The files' names; None for all files.
-        changed: The event.
     """
 
     def __init__(

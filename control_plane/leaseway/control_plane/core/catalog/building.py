@@ -46,7 +46,6 @@ class SnapshotBuilder:
 
         Args:
             version: The snapshot's version.
-            works: The last known good variants.
             withheld: Tenant variants that have never worked; their servers are hidden from the
                 tenants.
         """

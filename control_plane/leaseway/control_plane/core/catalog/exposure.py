@@ -147,7 +147,6 @@ def resolve_clashes(
     Args:
         exposures: (original, exposed) pairs by server id. The id `mcp_admin` is the built-in
             toolset and comes before all others.
-        kind: The kind of the names.
     """
     owner: dict[str, tuple[str, str]] = {}
     skipped: set[tuple[str, str]] = set()

@@ -72,7 +72,6 @@ def update_moves(
     Args:
         known: The moves reported before.
         old: The previous commit.
-        new: The new commit.
         now: The time on the monotonic clock.
     """
     view = new.view("")

@@ -78,9 +78,6 @@ def policy_problems(
     """Return a warning for each name in a policy of which the server lists nothing.
 
     Args:
-        spec: The server.
-        listing: What it lists.
-        names: The names in its policy.
         exposed: The original names of its exposed tools by those after transforms.
     """
     if not names or not listing.tools:

@@ -264,7 +264,6 @@ def serve(
     """Build the served variant from the names that it loses to other servers.
 
     Args:
-        good: The variant.
         skipped: (server id, original name) of tools that lost their names.
         skipped_prompts: The same for prompts.
     """

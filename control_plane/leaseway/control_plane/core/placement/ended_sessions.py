@@ -62,7 +62,6 @@ class EndedSessions:
         """Return the sessions of a tenant that have ended after a numbered one, the newest first.
 
         Args:
-            tenant: The tenant.
             number: The number of an earlier end (`last`).
             limit: The maximum number of sessions.
         """

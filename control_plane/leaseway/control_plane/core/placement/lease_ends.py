@@ -71,7 +71,6 @@ class EndNotices:
         """Note ends that the session of a key knows: they are not told if they are reported later.
 
         Args:
-            key: The key.
             lease_ids: The leases that have ended.
             now: The current time.
         """

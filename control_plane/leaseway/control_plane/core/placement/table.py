@@ -264,7 +264,6 @@ class PlacementTable:
         """Return whether a tenant has reached its limit of leases and reservations.
 
         Args:
-            tenant: The tenant.
             limit: The limit in the configuration, or None.
         """
         return self._tenants.get(tenant, 0) >= tenant_limit(limit)

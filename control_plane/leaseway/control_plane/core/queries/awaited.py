@@ -26,8 +26,6 @@ def find_awaited(
     """Return the pending variants that may have a name; none if too many may have it.
 
     Args:
-        state: The state.
-        tenant: The tenant.
         name: An exposed or qualified name, or a URI.
         server_id: The only server that may have it; empty for any.
     """

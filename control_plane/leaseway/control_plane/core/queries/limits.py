@@ -21,7 +21,6 @@ class LimitStatus:
     """One limit.
 
     Attributes:
-        scope: Whose it is.
         quota: What it counts.
         tenant: The tenant, of its limits and those of its agents; empty for others.
         server_id: The server, of external tools, of a server's limits and a tool's; empty for

@@ -21,7 +21,6 @@ def unlisted(
     A server whose tokens callers bring is listed by the first call, which brings one.
 
     Args:
-        state: The state.
         reader: For whom.
         servers: Only these; empty for all that it sees.
         now: The time.

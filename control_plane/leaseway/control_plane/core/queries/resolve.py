@@ -76,10 +76,7 @@ def find_name(
     """Resolve an exposed (`time_now`) or qualified (`time:now`) name.
 
     Args:
-        state: The state.
-        tenant: The tenant.
         name: The name; an original name is enough if the server is given.
-        now: The time.
         kind: Tools or prompts.
         server_id: Restricts the search to this server; empty for any.
         reader: For whom; None for the tenant.
@@ -185,8 +182,6 @@ def find_resource(
     listed or match a template; it only has to pass the server's filter.
 
     Args:
-        state: The state.
-        tenant: The tenant.
         uri: A resource's URI, or the text of a template.
         now: The time.
         server_id: Restricts the search to this server; empty for any.

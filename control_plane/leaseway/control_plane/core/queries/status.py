@@ -73,7 +73,6 @@ def counted_variants(state: Coordinator, tenant: str | None = None) -> list[Vari
     """Return the variants of all configured servers, in any order.
 
     Args:
-        state: The state.
         tenant: The tenant whose servers are counted; None for all.
     """
     if tenant is not None:

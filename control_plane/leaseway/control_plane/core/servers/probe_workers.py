@@ -58,7 +58,6 @@ class ProbeWorkers:
         """Add a worker, or record that it has changed; return whether its patterns are new.
 
         Args:
-            worker_id: Its id.
             scope: Which servers it accepts.
             silent: Whether it has acknowledged nothing since it joined; then it is used last.
         """
@@ -119,7 +118,6 @@ class ProbeWorkers:
         with the fewest probes.
 
         Args:
-            spec: The server.
             last: The worker of the last probe, or empty.
             never: A worker that is not asked, or empty.
             listing: Workers that need no start; of equals they come first.

@@ -87,7 +87,6 @@ class ServingIndex:
         """Return the ids of the workers with a ready spare that serves one of some clients.
 
         Args:
-            launched: The launch.
             accepted: Whom the spare may serve (`Greeting.accepted`).
         """
         found = [self.offers[*launched, served] for served in accepted]
@@ -103,7 +102,6 @@ class ServingIndex:
         eagerly, workers where it is not ready are returned only if there are no better ones.
 
         Args:
-            served: The variant.
             workers: All workers, ordered by id.
             revision: Changes with the workers and what they have acknowledged.
         """
@@ -146,7 +144,6 @@ class ServingIndex:
         """Return how many connected workers have a variant, or None if it may be down on some.
 
         Args:
-            served: The variant.
             workers: All workers, ordered by id.
             revision: As for `workers_serving`.
         """

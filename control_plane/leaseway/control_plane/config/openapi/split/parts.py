@@ -30,7 +30,6 @@ class Folder:
     """The files of a document's folder.
 
     Args:
-        document: The path of the document.
         limit: Bytes that all others may have together.
         parse: Returns the content of a file's bytes. It raises ValueError.
 

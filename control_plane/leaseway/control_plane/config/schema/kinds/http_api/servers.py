@@ -36,7 +36,6 @@ def _add_http_tools(
     """Add the tools of an OpenAPI document to those of the file, and report missing keys.
 
     Args:
-        server: The entry.
         values: Its values; modified.
         transforms: What is added to the names of its tools.
         where: Where mistakes are reported.
