@@ -104,7 +104,7 @@ from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
             "The server 'a' is defined twice, first on line 3; rename or remove one.", id="twice",
         ),
         pytest.param(
-            "version: 1\nservers: {a: &a [*a]}", 2, 18, "", "BAD_YAML",
+            "version: 1\nservers: {a: &a [*a]}", 2, 14, "", "BAD_YAML",
             "Mappings and lists nest deeper than 32 levels here.", id="alias of itself",
         ),
     ],

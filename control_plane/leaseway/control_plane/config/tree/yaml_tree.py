@@ -1,13 +1,13 @@
 """Parses YAML into a tree with the line and column of every value.
 
-PyYAML parses; this module limits its input, resolves plain scalars as YAML 1.2 does
+PyYAML parses and composes; this module limits its input, resolves plain scalars as YAML 1.2 does
 (`yes`, `on` and dates are text), and keeps positions. Tags never create objects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
@@ -125,7 +125,9 @@ def load_tree(text: str, file: str = "") -> Tree | None:
     """
     _check_characters(text)
     with _reporting_bad_yaml(text):
-        return _Builder(text, file).build()
+        _check_limits(text)
+        node = yaml.compose(text, Loader=_Loader)
+    return None if node is None else _Converter(file).convert(node, 1)
 
 
 def load_plain(text: str) -> Any:
@@ -139,7 +141,7 @@ def load_plain(text: str) -> Any:
     """
     _check_characters(text)
     with _reporting_bad_yaml(text):
-        _check_limits(text)
+        _check_limits(text, _TIMES)
         loaded = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader's subclass
     if _MERGE in text:
         _merge_all(loaded, _TIMES * MAX_NODES)
@@ -269,14 +271,14 @@ for _kind, _tags in (
         _Loader.add_constructor(_TAG + _tag, getattr(_Base, f"construct_yaml_{_kind}"))
 
 
-def _check_limits(text: str) -> None:
+def _check_limits(text: str, times: int = 1) -> None:
     # The loader recurses, in C without a limit, so check the depth on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             depth += isinstance(event, yaml.CollectionStartEvent)
-            _check_node(event.start_mark, depth, nodes, _TIMES)
+            _check_node(event.start_mark, depth, nodes, times)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -290,157 +292,33 @@ def _check_node(mark: Any, depth: int, nodes: int, times: int = 1) -> None:
         raise BadYaml(_position(mark), message)
 
 
-@dataclass(frozen=True)
-class _Anchored:
-    """A value that aliases may repeat.
+class _Converter:
+    """Converts composed nodes to a tree, and counts them: aliases may multiply them."""
 
-    Attributes:
-        values: How many values it has, with its own aliases written out.
-        height: How many mappings and lists nest in it.
-        is_plain: Whether it is a scalar without quotes.
-    """
-
-    tree: Tree
-    values: int
-    height: int
-    is_plain: bool
-
-
-class _Builder:
-    """Builds the tree from PyYAML's events, which libyaml makes, and counts: aliases may multiply.
-
-    No node of PyYAML lies between, as a configuration may have 10,000 servers.
-    """
-
-    def __init__(self, text: str, file: str) -> None:
-        self._loader = _Loader(text)
-        self._next: Callable[[], Any] = self._loader.get_event
+    def __init__(self, file: str) -> None:
         self._file = file
-        self._events = 0  # keys and values as written
-        self._values = 0  # with aliases written out
-        self._height = 0  # of the value that was built last
-        self._anchored: dict[str, _Anchored | None] = {}  # None while it is built
-        self._firsts: dict[str, Any] = {}  # the marks of anchors
+        self._nodes = 0
 
-    def build(self) -> Tree | None:
-        try:
-            self._next()
-            if isinstance(self._next(), yaml.StreamEndEvent):
-                return None
-            root = self._next()
-            tree = self._build(root, 0)
-            self._next()
-            after = self._next()
-            if not isinstance(after, yaml.StreamEndEvent):
-                raise yaml.composer.ComposerError(
-                    "expected a single document in the stream",
-                    root.start_mark,
-                    "but found another document",
-                    after.start_mark,
-                )
-            return tree
-        finally:
-            self._loader.dispose()
+    def convert(self, node: yaml.Node, depth: int) -> Tree:
+        self._nodes += 1
+        _check_node(node.start_mark, depth - isinstance(node, yaml.ScalarNode), self._nodes)
+        at = _position(node.start_mark, self._file)
+        if isinstance(node, yaml.ScalarNode):
+            return Leaf(at, _scalar(node.value, node.tag, at), node.value)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return Items(at, tuple(self.convert(item, depth + 1) for item in node.value))
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return Table(at, tuple(self._entries(node, depth)))
+        raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
 
-    def _build(self, event: Any, depth: int) -> Tree:
-        """Return the value that begins with an event, inside so many mappings and lists."""
-        if isinstance(event, yaml.AliasEvent):
-            return self._repeat(event, depth)
-        self._events += 1
-        self._values += 1
-        mark, anchor, before = event.start_mark, event.anchor, self._values
-        is_scalar = isinstance(event, yaml.ScalarEvent)
-        self._check(mark, depth if is_scalar else depth + 1)
-        if anchor is not None:
-            self._begin_anchor(anchor, mark)
-        at = Position(mark.line + 1, mark.column + 1, self._file)
-        tree: Tree
-        if is_scalar:
-            self._height = 0
-            tree = Leaf(at, self._value(event, at), event.value)
-        elif isinstance(event, yaml.MappingStartEvent):
-            _check_tag(event, "map", at)
-            tree = Table(at, tuple(self._entries(depth + 1)))
-        else:
-            _check_tag(event, "seq", at)
-            tree = Items(at, tuple(self._items(depth + 1)))
-        if anchor is not None:
-            values = self._values - before + 1
-            is_plain = is_scalar and not event.style
-            self._anchored[anchor] = _Anchored(tree, values, self._height, is_plain)
-        return tree
-
-    def _items(self, depth: int) -> Iterator[Tree]:
-        height = 0
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            yield self._build(event, depth)
-            height = max(height, self._height)
-        self._height = height + 1
-
-    def _entries(self, depth: int) -> Iterator[TableEntry]:
-        height = 0
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            name, at, is_plain = self._key(event, depth)
-            if name == "<<" and is_plain:
+    def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[TableEntry]:
+        for name, value in node.value:
+            at = _position(name.start_mark, self._file)
+            if not isinstance(name, yaml.ScalarNode):
+                raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
+            if name.value == _MERGE and not name.style:
                 raise BadYaml(at, "Merge keys ('<<') are not supported; write the keys out.")
-            yield TableEntry(name, at, self._build(self._next(), depth))
-            height = max(height, self._height)
-        self._height = height + 1
-
-    def _key(self, event: Any, depth: int) -> tuple[str, Position, bool]:
-        """Return a key, its position, and whether it is without quotes."""
-        mark = event.start_mark
-        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:
-            self._events += 1
-            self._check(mark, depth)
-            at = Position(mark.line + 1, mark.column + 1, self._file)
-            return event.value, at, not event.style
-        is_alias = isinstance(event, yaml.AliasEvent)
-        tree = self._build(event, depth)
-        if not isinstance(tree, Leaf):
-            at = _position(mark, self._file)
-            raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
-        known = self._anchored[event.anchor]
-        assert known is not None
-        return tree.text, tree.at if is_alias else _position(mark, self._file), known.is_plain
-
-    def _repeat(self, alias: Any, depth: int) -> Tree:
-        mark, name = alias.start_mark, alias.anchor
-        self._events += 1
-        if name not in self._anchored:
-            raise yaml.composer.ComposerError(None, None, "found undefined alias", mark)
-        known = self._anchored[name]
-        if known is None:  # it contains itself
-            self._check(mark, MAX_DEPTH + 1)
-            raise AssertionError
-        self._values += known.values
-        self._check(mark, depth + known.height)
-        self._height = known.height
-        return known.tree
-
-    def _begin_anchor(self, anchor: str, mark: Any) -> None:
-        if anchor in self._anchored:
-            context = "found duplicate anchor; first occurrence"
-            first = self._firsts[anchor]
-            raise yaml.composer.ComposerError(context, first, "second occurrence", mark)
-        self._anchored[anchor] = None
-        self._firsts[anchor] = mark
-
-    def _check(self, mark: Any, depth: int) -> None:
-        _check_node(mark, depth, max(self._events, self._values))
-
-    def _value(self, event: Any, at: Position) -> str | int | float | bool | None:
-        text, tag = event.value, event.tag
-        if tag is None or tag == "!":
-            if not event.implicit[0] or text[:1] not in _Loader.yaml_implicit_resolvers:
-                return str(text)
-            tag = self._loader.resolve(yaml.ScalarNode, text, event.implicit)
-        return _scalar(text, tag, at)
-
-
-def _check_tag(event: Any, kind: str, at: Position) -> None:
-    if event.tag not in (None, "!", _TAG + kind):
-        raise BadYaml(at, f"The tag {_tag_name(event.tag)} is not supported; remove it.")
+            yield TableEntry(name.value, at, self.convert(value, depth + 1))
 
 
 def _scalar(text: str, tag: str, at: Position) -> str | int | float | bool | None:
