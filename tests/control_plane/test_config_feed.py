@@ -13,7 +13,6 @@ from tests.conftest import BOUND
 from tests.specs import part
 
 from leaseway.control_plane import config_feed
-from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import Documents
@@ -71,13 +70,11 @@ async def test_a_slow_parse_does_not_block_the_loop_and_changes_stay_in_order(
     going_on, may_end = threading.Event(), threading.Event()
     texts: list[object] = []
 
-    def slowly(
-        found: Mapping[Source, FileContent], known: KnownEntries | None = None
-    ) -> ParsedConfig:
+    def slowly(found: Mapping[Source, FileContent]) -> ParsedConfig:
         texts.append(*found.values())
         going_on.set()
         assert may_end.wait(60)
-        return parse_contents(found, known)
+        return parse_contents(found)
 
     monkeypatch.setattr(config_feed, "parse_contents", slowly)
     plane = Plane(epoch=1)
@@ -113,12 +110,10 @@ async def test_a_slowly_written_file_removes_no_server(
     parsed: asyncio.Queue[object] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def parse(
-        found: Mapping[Source, FileContent], known: KnownEntries | None = None
-    ) -> ParsedConfig:
+    def parse(found: Mapping[Source, FileContent]) -> ParsedConfig:
         (text,) = found.values()
         loop.call_soon_threadsafe(parsed.put_nowait, text)
-        return parse_contents(found, known)
+        return parse_contents(found)
 
     taken: list[frozenset[str]] = []
     monkeypatch.setattr(config_feed, "parse_contents", parse)
@@ -204,10 +199,8 @@ async def test_a_document_that_changes_while_the_configuration_is_read_is_read_a
         api = {"openapi": "3.0.3", "info": info, "servers": servers, "paths": paths}
         swap(document, json.dumps(api))
 
-    def change_meanwhile(
-        found: Mapping[Source, FileContent], known: KnownEntries | None = None
-    ) -> ParsedConfig:
-        parsed = parse_contents(found, known)
+    def change_meanwhile(found: Mapping[Source, FileContent]) -> ParsedConfig:
+        parsed = parse_contents(found)
         write("newer")
         monkeypatch.setattr(config_feed, "parse_contents", parse_contents)
         return parsed

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from leaseway.control_plane.config.kubernetes.resources import resource_path
-from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import DOCUMENTS
@@ -62,7 +61,6 @@ async def follow_config(
     followed = _FollowedFiles()
     DOCUMENTS.fetch_in_background()
     removals = _Removals()
-    known = KnownEntries()
     async with aclosing(watch):
         found = await anext(watch)
         change = asyncio.ensure_future(anext(watch))
@@ -70,9 +68,7 @@ async def follow_config(
             while True:
                 documents = DOCUMENTS.changes
                 DOCUMENTS.begin_configuration()
-                parsed = await load_config(
-                    plane, found, on_loaded, partial(removals.wait, change), known
-                )
+                parsed = await load_config(plane, found, on_loaded, partial(removals.wait, change))
                 if parsed is not None:
                     removals.record(found, parsed)
                     followed.reset(parsed.followed, documents)
@@ -171,7 +167,6 @@ async def load_config(
     found: Mapping[Source, FileContent],
     on_loaded: OnLoaded | None = None,
     outdated: Callable[[Mapping[Source, FileContent], ParsedConfig], Awaitable[bool]] | None = None,
-    known: KnownEntries | None = None,
 ) -> ParsedConfig | None:
     """Parse a configuration and apply it to a plane, in its own trace.
 
@@ -179,7 +174,6 @@ async def load_config(
         found: The sources as they were found.
         on_loaded: Called with the parsed configuration, unless it is outdated.
         outdated: Returns whether the sources have changed meanwhile.
-        known: The entries of the last configuration that parsed; gets those of this one.
 
     Returns:
         The parsed configuration, or None if it is outdated.
@@ -189,7 +183,7 @@ async def load_config(
         "config reload", attributes={Attr.CONFIG_PATH: files}
     ) as span:
         with tracer(__name__).start_as_current_span("parse"):
-            parsed = await asyncio.to_thread(parse_contents, found, known)
+            parsed = await asyncio.to_thread(parse_contents, found)
         if outdated is not None and await outdated(found, parsed):
             return None
         for issue in parsed.issues:

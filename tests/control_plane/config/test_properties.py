@@ -14,7 +14,6 @@ from tests.control_plane.config.parsing import parse
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer, LayerKind
-from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
@@ -243,73 +242,3 @@ def test_a_bad_neighbour_never_changes_a_servers_spec(neighbour: dict[str, Any])
     (key,) = alone.servers
     assert parsed.servers[key] == alone.servers[key]
     assert parsed.rejected <= {"x"}
-
-
-_ENTRIES = [
-    {"transport": "stdio", "command": "x"},
-    {"transport": "stdio", "command": "x", "args": ["a", "b"]},
-    {"transport": "stdio", "command": "x", "args": ["a", "1"]},
-    {"transport": "stdio", "command": "x", "args": ["a", 1]},
-    {"transport": "stdio", "command": "x", "enabled": False},
-    {
-        "transport": "stdio",
-        "command": "x",
-        "truely-stateless": True,
-        "transform": [{"prefix": "p"}],
-    },
-    {"transport": "stdio", "command": "x", "env": {"TOKEN": "sk-0123456789abcdef0123456789"}},
-    {"transport": "stdio", "comand": "x"},
-    {"transport": "http", "url": "http://127.0.0.1:1/mcp", "call_timeout": 5},
-    {"transport": "http_api", "url": "http://127.0.0.1:1", "openapi": "missing.yaml"},
-]
-_overrides = [{}, {"call_timeout": 7}, {"enabled": False}, {"command": "y"}, {"tools": ["a"]}]
-_editions = st.fixed_dictionaries(
-    {
-        "lines": st.integers(0, 2),
-        "prefix": st.sampled_from(["", "p_", "q_", 1]),
-        "system": st.dictionaries(st.sampled_from("abcd"), st.sampled_from(_ENTRIES), min_size=1),
-        "acme": st.none() | st.dictionaries(st.sampled_from("abcd"), st.sampled_from(_overrides)),
-        "strict": st.booleans(),
-    }
-)
-
-
-def _layers_of(edition: dict[str, Any]) -> list[Layer]:
-    system: dict[str, Any] = {"version": 1, "servers": edition["system"]}
-    if edition["prefix"]:
-        system["defaults"] = {"transform": [{"prefix": edition["prefix"]}]}
-    text = "# a line\n" * edition["lines"] + yaml.safe_dump(system)
-    found = [Layer("system" if edition["strict"] else "native", "system.yaml", text)]
-    if edition["acme"] is not None:
-        domain = yaml.safe_dump({"version": 1, "servers": edition["acme"]})
-        found.append(Layer("domain", "acme.yaml", domain, "acme"))
-    return found
-
-
-def _everything(parsed: ParsedConfig) -> tuple[object, ...]:
-    """Return all of a configuration, also what its comparison leaves out."""
-    places = [parsed.places, *(parsed.origins[key] for key in sorted(parsed.origins))]
-    written = [
-        {path: (at.line, at.column, at.file) for path, at in of_entry.items()}
-        for of_entry in places
-    ]
-    return parsed, sorted(parsed.origins), written, parsed.followed, parsed.declared
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.lists(_editions, min_size=2, max_size=4))
-def test_a_configuration_after_others_is_what_it_is_alone(editions: list[dict[str, Any]]) -> None:
-    known = KnownEntries()
-    for layers in map(_layers_of, editions):
-        assert _everything(parse_config(layers, known)) == _everything(parse_config(layers))
-
-
-def test_an_unchanged_entry_is_not_read_again() -> None:
-    first = {"a": _ENTRIES[0], "b": _ENTRIES[1], "c": _ENTRIES[6]}
-    edition = {"lines": 0, "prefix": "", "system": first, "acme": None, "strict": False}
-    known = KnownEntries()
-    before = parse_config(_layers_of(edition), known).servers
-    moved = edition | {"lines": 1, "system": first | {"b": _ENTRIES[2]}}
-    now = parse_config(_layers_of(moved), known).servers
-    again = [key.server_id for key in before if before[key] is not now[key]]
-    assert again == ["b", "c"], "one has changed, one has a warning, which needs its line"

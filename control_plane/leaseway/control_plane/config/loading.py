@@ -8,7 +8,6 @@ from pathlib import Path
 
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
-from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.layers.sources import (
     MAX_TENANTS,
     Source,
@@ -38,9 +37,7 @@ def _read(path: Path) -> FileContent:
         return error
 
 
-def parse_contents(
-    contents: Mapping[Source, FileContent], known: KnownEntries | None = None
-) -> ParsedConfig:
+def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
     """Parse a configuration.
 
     A file that can't be read, is broken, or is gone, rejects all of it, and so do too many domain
@@ -48,7 +45,6 @@ def parse_contents(
 
     Args:
         contents: The content of each file, the lowest layer first; without folders.
-        known: The entries of the last configuration that parsed; gets those of this one.
     """
     duplicates = _duplicate_domains(contents)
     refused = [*_unclear_domains(contents)]
@@ -64,7 +60,7 @@ def parse_contents(
         for source, content in contents.items()
         if isinstance(content, str) and _names_a_tenant(source) and source not in duplicates
     ]
-    parsed = parse_config(layers, known)
+    parsed = parse_config(layers)
     issues = (*unread, *parsed.issues)
     is_unread = any(isinstance(content, Unreadable) for content in contents.values())
     if parsed.broken or refused or is_unread:

@@ -26,7 +26,6 @@ from leaseway.control_plane.config.layers.document import (
     LayerKind,
     read_root,
 )
-from leaseway.control_plane.config.layers.known_entries import KnownEntries
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.tree.files import is_json
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
@@ -37,14 +36,11 @@ _STRICT: Final = frozenset({"system", "kubernetes", "domain"})
 _IMPLIED: Final[Mapping[LayerKind, Implied]] = {"domain": "never", "session": "if_it_runs"}
 
 
-def parse_config(layers: Sequence[Layer], known: KnownEntries | None = None) -> ParsedConfig:
+def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
     """Parse the files of a configuration, each in its own format, the lowest layer first.
 
     A broken file rejects the configuration, a bad entry only its server. Parsing never raises, but
     blocks on large files.
-
-    Args:
-        known: The entries of the last configuration that parsed; gets those of this one.
     """
     log = IssueLog(
         layers[0].path if layers else "",
@@ -69,9 +65,9 @@ def parse_config(layers: Sequence[Layer], known: KnownEntries | None = None) -> 
                 )
             )
     if not log.broken:
-        return combine(documents, log, known or KnownEntries())
+        return combine(documents, log)
     if len(documents) == len(layers):
-        combine(documents, log, KnownEntries())  # to list the other mistakes, too
+        combine(documents, log)  # to list the other mistakes, too
     return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
 
 

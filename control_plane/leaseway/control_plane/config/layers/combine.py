@@ -27,7 +27,6 @@ from leaseway.control_plane.config.layers.grants import (
     unknown_grants,
     with_grants,
 )
-from leaseway.control_plane.config.layers.known_entries import Context, KnownEntries
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
@@ -181,20 +180,13 @@ class _Declared:
     by: LayerDocument
 
 
-def combine(documents: Sequence[LayerDocument], log: IssueLog, known: KnownEntries) -> ParsedConfig:
-    """Combine documents, none of them broken, the lowest layer first; add issues to the log.
-
-    Args:
-        log: Gets the issues.
-        known: The entries of the last configuration; gets those of this one.
-    """
-    known.begin()
+def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
+    """Combine documents, none of them broken, the lowest layer first; add issues to the log."""
     common = [document.document for document in documents if document.kind != "domain"]
     defaults = [layer.defaults for layer in common if layer.defaults.given]
     tenants = [layer.tenants for layer in common if layer.tenants is not None]
     combination = _Combination(
         log,
-        known,
         defaults[-1] if defaults else NO_DEFAULTS,
         tenants[-1] if tenants else None,
         denying=[
@@ -217,7 +209,6 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog, known: KnownEntri
 @dataclass
 class _Combination:
     log: IssueLog
-    known: KnownEntries
     defaults: Defaults
     tenants: Tenants | None = None
     denying: Sequence[LayerDocument] = ()
@@ -379,38 +370,17 @@ class _Combination:
         if any(name in layer.failed for layer in (declared.by, *sessions)):
             log.failed.add(name)
         defaults = self.defaults if self.defaults.given else declared.by.document.implied
-        spec = self._read_entry(entry, declared.by, log, defaults, key)
-        for layer in self.denying:
-            if layer is not declared.by:  # there it is part of the entry already
-                spec = _without_denied(spec, layer, log)
-        return spec if spec is None or spec.key == key else replace(spec, key=key)
-
-    def _read_entry(
-        self,
-        entry: TableEntry,
-        layer: LayerDocument,
-        log: IssueLog,
-        defaults: Defaults,
-        key: VariantKey,
-    ) -> ServerSpec | None:
-        """Read an entry, unless it is known from the last configuration."""
-        context = Context(layer.path, layer.document.root, defaults)
-        found = None if entry.name in log.failed else self.known.find(key, entry, context)
-        if found is not None:
-            log.places.update(found.places)
-            self.origins[key] = found.origins
-            return found.spec
-        was_empty = log.is_repeatable
-        spec = read_entry(entry, layer.where(log), defaults)
-        prefix = f"{layer.document.root}.{entry.name}."
-        origins = self.origins[key] = {
+        spec = read_entry(entry, declared.by.where(log), defaults)
+        prefix = f"{declared.by.document.root}.{name}."
+        self.origins[key] = {
             path.removeprefix(prefix): at
             for path, at in log.places.items()
             if path.startswith(prefix)
         }
-        if was_empty:
-            self.known.record(key, entry, context, log, spec, origins)
-        return spec
+        for layer in self.denying:
+            if layer is not declared.by:  # there it is part of the entry already
+                spec = _without_denied(spec, layer, log)
+        return spec if spec is None or spec.key == key else replace(spec, key=key)
 
     def _report_undeclared(
         self, layer: LayerDocument, entry: TableEntry, declared: Mapping[str, _Declared]

@@ -102,7 +102,6 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         return None
     if transport not in OF_PACKAGES.parts:
         return _spec(server_id, values, defaults)
-    where.log.depends_on_more = True  # on what that package does
     try:
         spec = _spec(server_id, values, defaults)
         faults = _faults(spec)

@@ -171,9 +171,6 @@ class IssueLog:
         file: The file of issues whose position names none.
         strict: The files in which a literal credential is an error.
         order: The files, in the order of their issues in `issues()`.
-
-    Attributes:
-        depends_on_more: Whether something was read that is not in the text.
     """
 
     def __init__(
@@ -189,13 +186,6 @@ class IssueLog:
         self.failed: set[str] = set()
         self.places: dict[str, Position] = {}
         self.followed: dict[Path, FileStamp] = {}
-        self.depends_on_more = False
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether reading the same again gives the same: without a mistake, from the text alone."""
-        more = self._issues or self._unlisted or self.failed or self.followed
-        return not (more or self.broken or self.depends_on_more)
 
     @property
     def count(self) -> int:

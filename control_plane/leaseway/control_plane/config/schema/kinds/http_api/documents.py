@@ -88,7 +88,6 @@ def openapi(node: Tree, where: Where) -> OpenApi:
 
 
 def _load(source: str, selection: OperationSelection, node: Tree, where: Where) -> OpenApi:
-    where.log.depends_on_more = True
     if not is_address(source):
         source = str(Path(where.log.file_of(node.at)).parent.absolute() / source)
         # Before it is read: what changes it meanwhile is a change.
