@@ -349,9 +349,7 @@ class Worker:
             describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
-        self.local = LocalCalls(
-            self._exchanges, self.execution, self.lease_service, given.authenticator
-        )
+        self.local = LocalCalls(self._exchanges, given.authenticator)
 
         # The stream to the control plane.
         registration = Registration(

@@ -15,7 +15,6 @@ from leaseway.data_plane.services.local import LocalCallStream
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
-from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -108,19 +107,6 @@ async def test_a_certificate_counts_only_on_a_connection(kind: type[Authenticato
         local = bench.worker.local
         assert local.admits(None) == (kind is Authenticator)
         assert local.admits(f"Bearer {KEY}")
-
-
-async def test_leases_are_acquired_and_released_without_a_connection() -> None:
-    async with worker_bench(authenticator=Authenticator(shared=[(KEY, SHARED)])) as bench:
-        await bench.serve("browser", shared=False)
-        async with bench.worker.local.channel() as channel:
-            leases: Any = leases_pb2_grpc.LeaseServiceStub(channel)
-            bearer = (("authorization", f"Bearer {KEY}"),)
-            request = leases_pb2.AcquireLeaseRequest(session="s", server_id="browser")
-            acquired = await leases.AcquireLease(request, metadata=bearer, timeout=BOUND)
-            assert (acquired.lease.tenant, acquired.created) == ("acme", True)
-            ended = leases_pb2.ReleaseLeaseRequest(lease_id=acquired.lease.id, session="s")
-            assert (await leases.ReleaseLease(ended, metadata=bearer, timeout=BOUND)).released
 
 
 async def test_a_client_has_one_limit_of_calls_here_and_on_connections(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import grpc
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
@@ -117,9 +116,6 @@ async def test_a_placement_prefers_the_worker_of_this_process(
             return True
 
         async def carry(self, *_: object) -> None:
-            raise AssertionError
-
-        def channel(self) -> grpc.aio.Channel:
             raise AssertionError
 
     local = Local()

@@ -10,8 +10,6 @@ import pytest
 from tests.calls import call_message, read_call
 from tests.conftest import BOUND
 
-from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.sdk.calls.begun import BegunCall, CallWay
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import ClientIdentity
@@ -19,7 +17,6 @@ from leaseway.sdk.transport.local_exchange import LocalExchange
 from leaseway.sdk.transport.workers import ServingWorkers, WorkerPool, WorkerRun
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import MAX_RESULT
-from leaseway.wire.channels.local_rpcs import LocalChannel, LocalRpcs
 from leaseway.wire.errors import Fault, Reason
 
 HEAD = call_message(server_id="time", tool="now").SerializeToString()
@@ -44,9 +41,6 @@ class Worker:
 
     def admits(self, authorization: str | None) -> bool:
         return self.trusts
-
-    def channel(self) -> Any:
-        return LocalChannel(LocalRpcs(IdentityInterceptor(Authenticator())), "here")
 
     async def carry(self, caller: Any, authorization: str | None, hello: Any) -> None:
         self.authorization = authorization

@@ -1,7 +1,7 @@
-"""The worker for a front that runs in its process: exchange streams, and all other requests.
+"""Exchange streams within the process: the calls of a front that runs in the worker's process.
 
-Nothing has a connection, and the calls of a stream copy no bytes; limits, credentials, cancellation
-and the end are those of gRPC (design.md#calls).
+They have no connection and copy no bytes; limits, credentials, cancellation and the end are those
+of the streams over gRPC (design.md#calls).
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.services.exchange import Exchanges
-from leaseway.data_plane.services.execution import ExecutionService, add_execution_service
-from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.services.replies import Replies
 from leaseway.data_plane.services.streams import CallStream
 from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.interceptor import IdentityInterceptor, run_stream
-from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2, leases_pb2_grpc
+from leaseway.identity.interceptor import run_stream
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.channels.local import SINGLE_FIELDS, LocalCaller
-from leaseway.wire.channels.local_rpcs import LocalChannel, LocalRpcs
 from leaseway.wire.errors import Fault
 from leaseway.wire.sharing.limits import over_limit
 from leaseway.wire.version import check_client_version
@@ -165,25 +162,12 @@ class LocalCalls:
 
     Args:
         exchanges: All streams of the worker.
-        execution: Serves artifacts and logs.
-        leases: Serves leases.
         authenticator: Authenticates callers, as for those that connect.
     """
 
-    def __init__(
-        self,
-        exchanges: Exchanges,
-        execution: ExecutionService,
-        leases: LeaseService,
-        authenticator: Authenticator,
-    ) -> None:
+    def __init__(self, exchanges: Exchanges, authenticator: Authenticator) -> None:
         self._exchanges = exchanges
         self._authenticator = authenticator
-        self._rpcs = LocalRpcs(
-            IdentityInterceptor(authenticator),
-            partial(add_execution_service, execution),
-            partial(leases_pb2_grpc.add_LeaseServiceServicer_to_server, leases),
-        )
         self._numbers = itertools.count(1)
 
     @property
@@ -197,21 +181,14 @@ class LocalCalls:
     def admits(self, authorization: str | None) -> bool:
         return authorization is not None or not self._authenticator.accepts_certificates
 
-    def channel(self) -> LocalChannel:
-        return LocalChannel(self._rpcs, self._connection())
-
     async def carry(
         self, caller: LocalCaller, authorization: str | None, hello: catalog_pb2.ClientInfo
     ) -> None:
         """Carry the calls of a caller; see `LocalWorker`."""
-        connection = self._connection()
+        connection = f"in-process:{next(self._numbers)}"
         check_client_version(hello, f"worker {self.id}")
         carry = partial(self._carry, connection, caller)
         await run_stream(self._authenticator, _METHOD, authorization, connection, carry)
-
-    def _connection(self) -> str:
-        """Return what stands for the address of a new sender."""
-        return f"in-process:{next(self._numbers)}"
 
     async def _carry(self, connection: str, caller: LocalCaller) -> None:
         stream = LocalCallStream(connection, self._exchanges, caller)

@@ -67,7 +67,7 @@ class WorkerLink:
         identity: The client.
         on_notification: As for `Exchange`.
         on_lease_end: As for `Exchange`.
-        local: The worker itself, if it runs in this process; no connection is then needed.
+        local: The worker itself, if it runs in this process; its stream then needs no connection.
 
     Attributes:
         worker: The run of the worker.
@@ -95,11 +95,7 @@ class WorkerLink:
         self.requests = 0
         self._exchange: Exchange | None = None
         self._replaced: set[Exchange] = set()
-        self._channel = (
-            open_channel(worker.address, CHANNEL_OPTIONS, identity.tls)
-            if local is None
-            else local.channel()
-        )
+        self._channel = open_channel(worker.address, CHANNEL_OPTIONS, identity.tls)
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
 

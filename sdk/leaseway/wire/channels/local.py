@@ -1,4 +1,4 @@
-"""A worker and callers in its process: the two ends of an exchange, and a channel for the rest.
+"""The two ends of an exchange within one process: a worker, and callers in its process.
 
 A front that runs in a worker's process passes calls and results as objects. Everything else is as
 over gRPC, in the same messages; neither end knows how the other one is built (design.md#calls).
@@ -7,8 +7,6 @@ over gRPC, in the same messages; neither end knows how the other one is built (d
 from __future__ import annotations
 
 from typing import Final, Protocol
-
-import grpc
 
 from leaseway.v1 import catalog_pb2, execution_pb2
 
@@ -67,9 +65,6 @@ class LocalWorker(Protocol):
 
         Otherwise the caller has to connect: its client certificate may be its credential.
         """
-
-    def channel(self) -> grpc.aio.Channel:
-        """Open a channel for all requests but exchanges; it counts as one connection."""
 
     async def carry(
         self, caller: LocalCaller, authorization: str | None, hello: catalog_pb2.ClientInfo
