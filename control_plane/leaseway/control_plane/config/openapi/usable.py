@@ -19,11 +19,9 @@ _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(
 )
 MAX_ENUM: Final = 500
 """Values of an `enum`; with more of them it takes any."""
-_FLAGS: Final = frozenset("dgimsuvy")
-"""What JavaScript may have behind the second slash of a pattern."""
+_LITERAL: Final = re.compile(r"/(\^.*|.*\$|[^/]*)/([dgimsuvy]*)", re.DOTALL)
+"""A pattern of JavaScript between slashes, with flags."""
 _FLAGS_WITHOUT_EFFECT: Final = frozenset("dgu")
-_WITHOUT_SLASH: Final = re.compile(r"(?:\\.|\[(?:\\.|[^\]\\])*\]|[^/\\\[])+", re.DOTALL)
-"""A pattern in which each slash is escaped or in a class."""
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -70,30 +68,11 @@ def usable_pattern(text: str) -> str | None:
     Some are written between slashes, as in JavaScript, and flags may follow them. What is returned
     matches all texts that the given one matches as it stands.
     """
-    before, slash, flags = text.rpartition("/")
-    if not slash or not _is_literal(before) or not _FLAGS.issuperset(flags):
-        return text if is_pattern(text) else None
-    pattern = before.removeprefix("/")
-    return pattern if _FLAGS_WITHOUT_EFFECT.issuperset(flags) and is_pattern(pattern) else None
-
-
-def _is_literal(before: str) -> bool:
-    """Return whether a text before a slash is a pattern that the slash closes."""
-    if _is_escaped(before):
-        return False
-    end = before.rstrip(")")
-    if end.endswith("$") and not _is_escaped(end[:-1]):
-        return True  # no text has a slash after its end
-    opened = before[1:] if before.startswith("/") else ""
-    if not opened:
-        return False
-    # No text has a slash before its beginning, and a slash inside would have closed the pattern.
-    return opened.lstrip("(?:").startswith("^") or _WITHOUT_SLASH.fullmatch(opened) is not None
-
-
-def _is_escaped(before: str) -> bool:
-    """Return whether a character after a text is escaped by a backslash at its end."""
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+    literal = _LITERAL.fullmatch(text)
+    if literal is not None and not _FLAGS_WITHOUT_EFFECT.issuperset(literal[2]):
+        return None
+    pattern = text if literal is None else literal[1]
+    return pattern if is_pattern(pattern) else None
 
 
 def _refuse_to_fetch(uri: str) -> Any:
