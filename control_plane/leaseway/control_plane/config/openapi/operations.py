@@ -10,7 +10,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.openapi.names import numbered, operation_name
 from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.parameters import Parameters, optional
-from leaseway.control_plane.config.openapi.references import References, Unsupported
+from leaseway.control_plane.config.openapi.references import References, Unsupported, list_of
 from leaseway.control_plane.config.openapi.schemas import SchemaReader
 from leaseway.control_plane.config.openapi.security import (
     Scheme,
@@ -220,7 +220,7 @@ class _Importer:
             self._skipped.append(SkippedOperation(label, "it is not a mapping"))
             return
         identity = str(operation.get("operationId") or f"{method.lower()}{path}")
-        tags = [str(tag) for tag in _list(operation.get("tags"))]
+        tags = [str(tag) for tag in list_of(operation.get("tags"))]
         if not self._selection.includes(identity, tags, path):
             return
         notes: list[str] = []
@@ -313,7 +313,7 @@ class _Importer:
         A placeholder that the document says nothing of is a text: the path needs something there.
         """
         merged: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
+        for given in (*list_of(item.get("parameters")), *list_of(operation.get("parameters"))):
             parameter = self._references.follow(given)
             if not isinstance(parameter, Mapping) or not parameter.get("name"):
                 if isinstance(parameter, Mapping) and parameter.get("required") is True:
@@ -398,7 +398,3 @@ def _description(summary: str, operation: Mapping[str, Any], about: list[str], r
     if len(text) > _MAX_DESCRIPTION:
         text = f"{text[: _MAX_DESCRIPTION - 1]}…"
     return text
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

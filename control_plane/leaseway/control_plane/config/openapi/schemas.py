@@ -8,7 +8,7 @@ server does without a value is no reason to send it one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -24,14 +24,8 @@ from leaseway.control_plane.config.openapi.references import (
 )
 from leaseway.control_plane.config.openapi.usable import MAX_ENUM, usable_pattern
 from leaseway.spec.kinds.http_tools import accepts_null
-from leaseway.wire.messages.json_schema import (
-    CHOICES,
-    CONDITIONS,
-    LISTS,
-    MEMBERS,
-    PROPERTIES,
-    TYPES,
-)
+from leaseway.wire.listing.schema_keywords import is_valid
+from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS, LISTS, MEMBERS, PROPERTIES
 
 MAX_SCHEMA: Final = 32 * 1024
 """Characters of one parameter's JSON Schema."""
@@ -493,49 +487,20 @@ def _drop_invalid(converted: dict[str, Any]) -> None:
         if key in converted:
             text = converted[key]
             converted[key] = text[:_MAX_TEXT] if isinstance(text, str) else ""
-    for key in ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"):
-        value = converted.get(key)
-        if key in converted and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 0
-        ):
-            del converted[key]
-    for key in ("enum", "examples", "required"):
-        value = converted.get(key)
-        if key in converted and (not isinstance(value, list) or not value or len(value) > MAX_ENUM):
-            del converted[key]
     if isinstance(converted.get("pattern"), str):
         converted["pattern"] = usable_pattern(converted["pattern"])
-    for key, is_valid in _VALID.items():
-        if key in converted and not is_valid(converted[key]):
-            del converted[key]
     if isinstance(converted.get("type"), list):  # in YAML, null is a type only in quotes
         listed = ("null" if name is None else str(name) for name in converted["type"])
         converted["type"] = list(dict.fromkeys(listed))
-    names = types_of(converted)
-    if "type" in converted and not (names and all(name in TYPES for name in names)):
-        del converted["type"]
+    for key in [key for key, value in converted.items() if not _may_be(key, value)]:
+        del converted[key]
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and _is_number(value) and value > 0
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-_VALID: Final[Mapping[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
-    **dict.fromkeys(("format", "contentEncoding", "contentMediaType", "pattern"), _is_text),
-    "multipleOf": _is_positive,
-    "uniqueItems": _is_flag,
-}
-"""Whether the value of a keyword is one that JSON Schema allows."""
+def _may_be(keyword: str, value: object) -> bool:
+    """Return whether a keyword of JSON Schema may have a value, and one that is of use."""
+    if keyword in ("enum", "examples", "required"):
+        return isinstance(value, list) and 0 < len(value) <= MAX_ENUM
+    if keyword == "pattern":
+        return isinstance(value, str)
+    is_finite = not isinstance(value, float) or isfinite(value)
+    return is_finite and is_valid(keyword, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from leaseway.control_plane.config.openapi.references import References, Unsupported
+from leaseway.control_plane.config.openapi.references import References, Unsupported, list_of
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -50,7 +50,7 @@ def _servers(document: Mapping[str, Any], schemes: Any) -> list[dict[str, Any]]:
     host, base = document.get("host"), f"/{str(document.get('basePath') or '').lstrip('/')}"
     if not isinstance(host, str) or not host:
         return [{"url": base}]
-    listed = [scheme for scheme in _list(schemes) if scheme in ("https", "http")] or ["https"]
+    listed = [scheme for scheme in list_of(schemes) if scheme in ("https", "http")] or ["https"]
     host = host.rpartition("://")[2].rstrip("/")
     return [{"url": f"{scheme}://{host}{base}"} for scheme in sorted(listed, reverse=True)]
 
@@ -71,7 +71,7 @@ def _item(item: Any, document: Mapping[str, Any], references: References) -> Any
         return item  # the importer says why
     if not isinstance(followed, Mapping):
         return followed
-    shared = _list(followed.get("parameters"))
+    shared = list_of(followed.get("parameters"))
     converted = {key: value for key, value in followed.items() if key != "parameters"}
     for method in _METHODS:
         operation = followed.get(method)
@@ -90,7 +90,7 @@ def _operation(
     if "schemes" in operation and operation["schemes"] != document.get("schemes"):
         converted["servers"] = _servers(document, operation["schemes"])
     parameters: dict[Any, Any] = {}
-    for given in (*shared, *_list(operation.get("parameters"))):
+    for given in (*shared, *list_of(operation.get("parameters"))):
         try:
             followed = references.follow(given)
         except Unsupported:
@@ -102,9 +102,7 @@ def _operation(
             parameters[len(parameters)] = followed
     kept: list[Any] = []
     fields: list[Mapping[str, Any]] = []
-    consumes = [
-        str(media_type) for media_type in _list(operation.get("consumes", document.get("consumes")))
-    ]
+    consumes = list(map(str, list_of(operation.get("consumes", document.get("consumes")))))
     for parameter in parameters.values():
         place = parameter.get("in") if isinstance(parameter, Mapping) else None
         if place == "body":
@@ -170,7 +168,3 @@ def _described(members: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, 
     for name, member in members.items():
         description = member.get("description")
         yield name, _schema(member) | ({"description": description} if description else {})
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
