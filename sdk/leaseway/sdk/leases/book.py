@@ -30,7 +30,6 @@ class LeaseBook:
         tenant: The client's tenant.
 
     Attributes:
-        held: The held leases.
         sessions: The leases of each session that has or had any; only the book changes it.
     """
 
@@ -103,7 +102,6 @@ class LeaseBook:
         """Forget everything about a key whose lease was released, unless a newer lease is held.
 
         Args:
-            key: The key of the lease.
             lease_id: The released lease, or empty if its id was unknown.
             now: The current time.
         """

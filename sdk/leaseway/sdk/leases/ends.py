@@ -18,7 +18,6 @@ class LeaseEnds:
     """Tells a session's hearer that one of its leases has ended.
 
     Args:
-        book: The leases of all sessions.
         pool: Connections to the workers, which tell ends.
 
     Attributes:
@@ -45,11 +44,7 @@ class LeaseEnds:
 
 
 class LeaseChanges:
-    """Wakes those who watch which leases a session holds.
-
-    Args:
-        held: The leases of all sessions.
-    """
+    """Wakes those who watch which leases a session holds."""
 
     def __init__(self, held: HeldLeases) -> None:
         self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()

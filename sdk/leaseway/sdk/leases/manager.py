@@ -115,7 +115,6 @@ class LeaseManager:
         First calls of one key share one placement, as long as no worker is excluded.
 
         Args:
-            key: The key of the lease.
             deadline: The caller's deadline, in the event loop's time.
             exclude: Workers that rejected the lease.
             report_end: Whether to fail, once, with the end of the session's previous lease, unless
@@ -169,9 +168,6 @@ class LeaseManager:
         """Record a lease that a worker reported in its response to a request.
 
         Args:
-            key: The key of the lease.
-            granted: The lease.
-            worker: The worker.
             sent_at: When the request was sent, in the event loop's time.
             owned: Whether this client acquired it; another client of the session may have.
         """
@@ -237,7 +233,6 @@ class LeaseManager:
         send theirs after it.
 
         Args:
-            key: The key of the lease.
             ttl: Seconds that the lease lives without renewal.
             wait: Seconds to wait for capacity, at most a day; None fails at once.
             version: The registry version at which the server was resolved.
@@ -314,7 +309,6 @@ class LeaseManager:
         a block whose time is over, the leases are left all the same.
 
         Args:
-            session: The session.
             holder: An object that lives as long as calls of the session are in flight.
         """
         self._closed_sessions[session] = holder
@@ -361,7 +355,6 @@ class LeaseManager:
         """Leave the leases of a session, and those that abandoned first calls may have acquired.
 
         Args:
-            session: The session.
             keep: Whether its leases outlive the client until their idle limit. Those of a closed
                 session do not: its block may be left already, its first call given up.
             is_closing: Whether the calls of the session end too.

@@ -45,7 +45,6 @@ class LeaseReleases:
         """Release a lease, or leave it; return whether this ended it.
 
         Args:
-            lease: The lease.
             leave: The fields of a release for this client only.
 
         Raises:
@@ -92,7 +91,6 @@ class LeaseReleases:
         others those that nobody has called for long.
 
         Args:
-            lease: The lease.
             keep: Seconds without a call after which the lease then ends; 0 ends it at once, unless
                 another client has joined it.
         """
@@ -144,7 +142,6 @@ class LeaseReleases:
         """Send one release.
 
         Args:
-            lease: The lease.
             idle: Releases it only if no call has run on it for so many seconds.
             leave: The fields of a release for this client only.
         """

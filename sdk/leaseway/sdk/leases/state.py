@@ -58,8 +58,6 @@ class Flight:
     Attributes:
         session: The leases of the session that asks; it is not forgotten while they are asked for.
         key: The lease that it is about.
-        purpose: What it is for.
-        terms: What it requests.
         deadline: When it fails.
         waiters: The callers that get its answer.
         later: The callers with other terms, who ask again when it is answered.
@@ -312,8 +310,6 @@ class SessionLeases:
         worker, and each of them may acquire a lease.
 
         Args:
-            server_id: The server.
-            worker: The worker.
             now: The current time.
             known_ends: The ended leases that the session knows; first calls report the end of
                 another one. None if they report none.
@@ -396,8 +392,6 @@ class SessionLeases:
         knows.
 
         Args:
-            server_id: The server.
-            granted: The lease.
             sent_at: When the request was sent that the worker answered.
             now: The current time.
             wall: The current Unix time.
@@ -450,7 +444,6 @@ class SessionLeases:
         """End the held lease of a server and remember why.
 
         Args:
-            server_id: The server.
             fault: Why it ended, for its callers.
             now: The current time.
             is_lost: Whether the control plane is to be told, because the lease may be alive.

@@ -83,7 +83,6 @@ class ControlPlane:
 
         Args:
             rpc: A method of one of the stubs.
-            request: The request.
             deadline: The caller's deadline, in the event loop's time. An unreachable control plane
                 is given up after `bound`, also if it becomes unreachable during the request.
             bound: Seconds to wait for an unreachable control plane. A stalled connection attempt

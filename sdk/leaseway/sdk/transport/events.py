@@ -111,11 +111,7 @@ class BufferedEvents(CallEvents):
     """Events of a call that wait for a consumer.
 
     Args:
-        wants_progress: As for `CallEvents`.
-        log_level: As for `CallEvents`.
-        answers: As for `CallEvents`.
         tasks: Answers requests as they arrive; None means that the consumer reads them.
-        inline_media: As for `CallEvents`.
 
     Attributes:
         dropped: Number of events that were dropped because the buffer was full.

@@ -236,7 +236,6 @@ class Exchange(ABC):
         """Renew leases and wait for the response. Only one caller may wait.
 
         Args:
-            lease_ids: The leases.
             sessions: The session of each lease.
 
         Raises:
@@ -455,10 +454,6 @@ class GrpcExchange(Exchange):
         channel: The channel to the worker.
         metadata: gRPC metadata of the stream: the credential.
         hello: The client's first message.
-        worker: As for `Exchange`.
-        on_end: As for `Exchange`.
-        on_notification: As for `Exchange`.
-        on_lease_end: As for `Exchange`.
     """
 
     def __init__(

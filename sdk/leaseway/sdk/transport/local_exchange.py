@@ -32,12 +32,8 @@ class LocalExchange(Exchange):
     Calls that are made before the worker has accepted the credential wait here.
 
     Args:
-        local: The worker.
         authorization: The caller's credential, as in the header of that name, or None.
         hello: The caller, as it identifies itself.
-        on_end: As for `Exchange`.
-        on_notification: As for `Exchange`.
-        on_lease_end: As for `Exchange`.
     """
 
     def __init__(

@@ -63,14 +63,11 @@ class WorkerLink:
     """The connection to one run of a worker; its stream opens when a call needs it.
 
     Args:
-        worker: The run of the worker.
-        identity: The client.
         on_notification: As for `Exchange`.
         on_lease_end: As for `Exchange`.
         local: The worker itself, if it runs in this process; its stream then needs no connection.
 
     Attributes:
-        worker: The run of the worker.
         requests: Number of requests in flight, including artifact reads.
         leases: Stub that acquires and releases leases.
         execution: Stub that carries calls and reads logs.
@@ -182,7 +179,6 @@ class WorkerLink:
 
         Args:
             rpc: A method of one of the stubs.
-            request: The request.
             timeout: Seconds to wait for the response.
 
         Raises:
@@ -208,7 +204,6 @@ class WorkerLink:
 
         Args:
             rpc: A method of one of the stubs.
-            request: The request.
 
         Yields:
             A function that waits a number of seconds for the next message and returns it, or None
@@ -308,12 +303,10 @@ class WorkerPool:
     as long as it accepts calls.
 
     Args:
-        identity: The client.
         local: The worker of this process, or None.
 
     Attributes:
         hearers: Called with the notifications of leased servers that belong to no call, by session.
-        lease_ended: A lease that has ended at its worker.
     """
 
     def __init__(self, identity: ClientIdentity, local: LocalWorker | None = None) -> None:
