@@ -199,7 +199,7 @@ async def load_config(
                 "the configuration is broken; nothing changes until it is fixed", extra=at
             )
             plane.configure(
-                partial(Coordinator.record_config_failure, problems=problems), failed=True
+                partial(Coordinator.record_config_problems, problems=problems), failed=True
             )
             plane.events.record_rejected_reload(files, problems, plane.clock().unix)
             return parsed

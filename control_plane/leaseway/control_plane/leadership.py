@@ -22,18 +22,6 @@ from leaseway.wire.channels.leader_channel import LEADER
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import abort
 
-__all__ = [
-    "Elector",
-    "LeaseApi",
-    "LeaseConflict",
-    "LeaseFailure",
-    "LeaseRecord",
-    "Observed",
-    "candidate",
-    "decide",
-    "epoch_of",
-]
-
 _logger = logging.getLogger(__name__)
 _OURS: Final = "/leaseway.v1."
 _CHANGES: Final = 1 << 20
@@ -195,17 +183,13 @@ class Elector:
                 async with asyncio.timeout_at(self._deadline()):
                     await self._step()
             if self._observed is not None and self._observed.record.holder != self._me:
-                return self._lose_lead(f"The new leader is: {self.leader or 'none yet'}.")
+                return self.step_down(f"The new leader is: {self.leader or 'none yet'}.")
             if self._clock() >= self._renewed_at + self._duration * _SAFE:
-                return self._lose_lead(
+                return self.step_down(
                     f"The Lease could not be renewed for {self._duration * _SAFE:.1f} s"
                     f" ({self._failing or 'the API did not answer in time'}), so that another may"
                     " take it."
                 )
-
-    def step_down(self, reason: str) -> None:
-        """Stop leading, for a reason in a sentence."""
-        self._lose_lead(reason)
 
     async def release(self) -> None:
         """Release the Lease if this candidate holds it, so that another can lead at once.
@@ -270,7 +254,8 @@ class Elector:
         remaining = self._renewed_at + self._duration * _SAFE - self._clock()
         return asyncio.get_running_loop().time() + max(0.0, remaining)
 
-    def _lose_lead(self, reason: str) -> str:
+    def step_down(self, reason: str) -> str:
+        """Stop leading, for a reason in a sentence; return it."""
         self.leading = False
         if self.leader == self._me.rpartition("_")[0]:
             self.leader = ""

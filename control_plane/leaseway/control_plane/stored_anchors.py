@@ -91,7 +91,7 @@ class StoredAnchors:
                     if len(changed) < _BATCH:
                         return
             except StoreError as error:
-                self._approvals.report_failure(error)
+                self._approvals.note(error)
 
     async def refresh(self) -> None:
         """Read what earlier terms have kept, unless it was read.
@@ -106,7 +106,7 @@ class StoredAnchors:
             try:
                 await self._read()
             except StoreError as error:
-                self._approvals.report_failure(error)
+                self._approvals.note(error)
                 raise _unavailable(str(error)) from error
 
     async def _read(self) -> None:

@@ -103,10 +103,6 @@ class StoredApprovals:
         """The epoch to write with; None if the store has not been claimed, or fails."""
         return self._epoch if self._failure is None else None
 
-    def report_failure(self, failure: StoreError) -> None:
-        """Note that another user of the store has met a failure; `maintain` then tries it again."""
-        self._note(failure)
-
     async def ask(self, question: ApprovalRequest, *, use: bool, use_id: str = "") -> Answer:
         """Return whether a call may run, see `Approvals.ask`."""
         async with self._turn():
@@ -187,7 +183,7 @@ class StoredApprovals:
                 if self._failure is not None and self._epoch is not None:
                     # Claiming shows whether writes succeed again. Who has claimed it is newer.
                     await self.store.claim(self._epoch, elected=True)
-                    self._note(None)
+                    self.note(None)
                 await self._settle()
                 await self._delete_removed()
         except Fault:
@@ -209,7 +205,7 @@ class StoredApprovals:
                     await self._claim()
                 yield
             except StoreError as error:
-                self._note(error)
+                self.note(error)
                 raise
             finally:
                 self._lock.release()
@@ -230,7 +226,7 @@ class StoredApprovals:
         self._state.restore((found for found in read.values() if found is not None), now)
         self._versions = {record.key: record.version for record in records}
         self._epoch = claimed
-        self._note(None)
+        self.note(None)
         self._leave_alone(*(key for key, found in read.items() if found is None))
 
     async def _settle(self) -> None:
@@ -286,9 +282,10 @@ class StoredApprovals:
     async def _write(self, changes: Iterable[Change]) -> None:
         assert self._epoch is not None
         await self.store.write(self._epoch, [*changes])
-        self._note(None)
+        self.note(None)
 
-    def _note(self, failure: StoreError | None) -> None:
+    def note(self, failure: StoreError | None) -> None:
+        """Note that the store fails, which `maintain` then tries again, or works (None)."""
         had, self._failure = self._failure, failure
         if failure is None:
             self._retry_at = -inf

@@ -90,7 +90,7 @@ def test_new_filters_need_no_probe() -> None:
 def test_content_of_workers_is_the_last_known_good_of_a_new_control_plane() -> None:
     _, worker = serving(FOUND, LIMITED)
     state = coordinator()
-    state.record_config_failure([], at(1))
+    state.record_config_problems([], at(1))
     state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     before = worker.upserts
     run(state, [worker], at(1))
@@ -102,7 +102,7 @@ def test_content_of_workers_is_the_last_known_good_of_a_new_control_plane() -> N
 def test_a_relisting_while_the_rules_are_unknown_exposes_no_new_prompt() -> None:
     _, worker = serving(FOUND, LIMITED)
     state = coordinator()
-    state.record_config_failure([], at(1))
+    state.record_config_problems([], at(1))
     state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
     more = replace(

@@ -69,7 +69,7 @@ def test_the_version_never_falls_even_when_the_clock_does() -> None:
 def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
     _, worker = started(spec("a"))
     state = coordinator()
-    state.record_config_failure([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
+    state.record_config_problems([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
     state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
     assert exposed(state) == {"a_echo": "a"}
@@ -82,7 +82,7 @@ def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
 def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
     _, worker = started(spec("a"))
     state = coordinator()
-    state.record_config_failure([], at(1))
+    state.record_config_problems([], at(1))
     state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
     state.handle_relisting(

@@ -121,7 +121,7 @@ def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
 def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> None:
     _, worker = running(spec("a"), hidden_spec(ACME))
     state = coordinator()
-    state.record_config_failure((), START)
+    state.record_config_problems((), START)
     held = {key: served.hashes for key, served in worker.held.items()}
     state.handle_worker_joined(hello(held=held, highest_version=worker.version), START)
     run(state, [worker])

@@ -223,7 +223,7 @@ def held_upsert() -> sync_pb2.Upsert:
 async def test_a_new_control_plane_restores_the_content_of_workers(running: Running) -> None:
     upsert = held_upsert()
     with running.plane.transition() as (state, now):
-        state.record_config_failure((), now)
+        state.record_config_problems((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -243,7 +243,7 @@ async def test_a_restored_variant_that_is_not_understood_costs_only_itself(
     newer.spec = newer.spec.replace(b'"launch":{', b'"launch":{"a_later_setting":true,')
     SEAL.sign(newer)
     with running.plane.transition() as (state, now):
-        state.record_config_failure((), now)
+        state.record_config_problems((), now)
     async with worker(running.address, held=[upsert.hashes, newer.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[newer, upsert]))
@@ -260,7 +260,7 @@ async def test_content_without_a_valid_signature_is_not_restored(
     upsert = held_upsert()
     upsert.spec = encode_spec(spec("a", command="sh"))  # not what was signed
     with running.plane.transition() as (state, now):
-        state.record_config_failure((), now)
+        state.record_config_problems((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -276,7 +276,7 @@ async def test_a_list_waits_until_a_worker_acknowledges_restored_content(
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", BOUND)
     upsert = held_upsert()
     with running.plane.transition() as (state, now):
-        state.record_config_failure((), now)
+        state.record_config_problems((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))
@@ -299,7 +299,7 @@ async def test_a_list_waits_a_limited_time_for_the_first_ack(
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", 0.05)
     upsert = held_upsert()
     with running.plane.transition() as (state, now):
-        state.record_config_failure((), now)
+        state.record_config_problems((), now)
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.receive("want")
         await w1.send(held=sync_pb2.Held(variants=[upsert]))

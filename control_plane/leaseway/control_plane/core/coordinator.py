@@ -122,16 +122,13 @@ class Coordinator:
         self.config_loaded_at = now.unix
         self._trace = trace
         self._replan = True
-        self._record_config(problems, now)
+        self.record_config_problems(problems, now)
 
-    def record_config_failure(self, problems: Iterable[Problem], now: Moment) -> None:
-        """Record that the configuration cannot be parsed; servers do not change.
+    def record_config_problems(self, problems: Iterable[Problem], now: Moment) -> None:
+        """Record the problems of a configuration; of one that cannot be parsed they are all.
 
         See design.md#reload.2.
         """
-        self._record_config(problems, now)
-
-    def _record_config(self, problems: Iterable[Problem], now: Moment) -> None:
         self.has_config = True
         self.problems.replace("config", problems, now.unix)
         self.registry.commit_soon(now, len(self.workers))
