@@ -193,7 +193,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
     planes = None
     if config:
         Credentials(None, None).share_keys(private=True)
-        planes = _ChildPlanes(ConfigOptions(config, prefix), vault, connection.log, within)
+        planes = _running_planes(ConfigOptions(config, prefix), vault, connection.log, within)
     key = shared_key()
 
     async def run() -> int:
@@ -203,7 +203,7 @@ def mcp(  # noqa: PLR0913 - each is an option of the command
         async with AsyncExitStack() as stack:
             control_planes = connection.address.reachable
             if planes is not None:
-                control_planes = Endpoints(await stack.enter_async_context(planes.running()))
+                control_planes = Endpoints(await stack.enter_async_context(planes))
             options = FrontOptions(
                 control_planes,
                 connection.tenant,
@@ -253,58 +253,37 @@ async def _cancelled_by_signals(run: Coroutine[Any, Any, int]) -> int:
         return 0
 
 
-class _ChildPlanes:
-    """A control plane and a worker, which run as children of this process.
+@asynccontextmanager
+async def _running_planes(
+    config: ConfigOptions, vault: list[str], log: LogOptions, within: Mapping[str, str]
+) -> AsyncIterator[Endpoint]:
+    """Run a control plane and a worker as children; yields the control plane's address.
 
     Args:
-        config: The configuration.
         vault: The worker's vault options.
-        log: The log options of both.
         within: The mark of processes below this one.
     """
 
-    def __init__(
-        self,
-        config: ConfigOptions,
-        vault: list[str],
-        log: LogOptions,
-        within: Mapping[str, str],
-    ) -> None:
-        self._config = config
-        self._vault = vault
-        self._log = log
-        # They accept no one else, and the store is that of other planes.
-        others = STORE_VARIABLES | IDENTITY_VARIABLES
-        self._control_plane = Child(
-            "control plane",
-            self._control_plane_arguments,
-            within,
-            withheld=WORKER_ONLY | others,
-        )
-        self._worker = Child(
-            "worker", self._worker_arguments, within, withheld=CONTROL_PLANE_ONLY | others
-        )
+    def control_plane_arguments() -> list[str]:
+        return control_plane_command(config, control_plane.address or "127.0.0.1:0", 1, log)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Endpoint]:
-        """Run both; yields the control plane's address."""
-        children = (self._control_plane, self._worker)
-        supervisors: list[asyncio.Task[None]] = []
-        try:
-            for child in children:
-                await child.start()
-            supervisors = [asyncio.create_task(child.supervise()) for child in children]
-            yield parse_endpoint(self._control_plane.address)
-        finally:
-            for child in reversed(children):
-                await child.stop()
-            await asyncio.gather(*supervisors, return_exceptions=True)
-
-    def _control_plane_arguments(self) -> list[str]:
-        listen = self._control_plane.address or "127.0.0.1:0"
-        return control_plane_command(self._config, listen, 1, self._log)
-
-    def _worker_arguments(self) -> list[str]:
-        control_plane = parse_endpoint(self._control_plane.address)
+    def worker_arguments() -> list[str]:
         worker_id = f"worker-{secrets.token_hex(4)}"
-        return worker_command(control_plane, worker_id, self._vault, self._log)
+        return worker_command(parse_endpoint(control_plane.address), worker_id, vault, log)
+
+    # They accept no one else, and the store is that of other planes.
+    others = STORE_VARIABLES | IDENTITY_VARIABLES
+    control_plane = Child(
+        "control plane", control_plane_arguments, within, withheld=WORKER_ONLY | others
+    )
+    worker = Child("worker", worker_arguments, within, withheld=CONTROL_PLANE_ONLY | others)
+    supervisors: list[asyncio.Task[None]] = []
+    try:
+        for child in (control_plane, worker):
+            await child.start()
+            supervisors.append(asyncio.create_task(child.supervise()))
+        yield parse_endpoint(control_plane.address)
+    finally:
+        for child in (worker, control_plane):
+            await child.stop()
+        await asyncio.gather(*supervisors, return_exceptions=True)
