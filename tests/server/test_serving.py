@@ -159,50 +159,78 @@ async def test_a_blocking_tool_does_not_block_async_tools() -> None:
         await slow
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "message"),
-    [
-        ("wether", "Weather", "Module wether was not found in "),
-        (
-            "weather",
-            "Wether",
-            "The module weather has no class Wether: did you mean Weather?",
-        ),
-        ("weather", "not_a_class", "The module weather has no class not_a_class: it has "),
-        ("weather", "NoName", "TypeError: Can't instantiate abstract class NoName with"),
-        ("weather", "NoBase", "does not call super().__init__(transport, config)"),
-        ("weather", "BadList", "list_tools() has a tool named 'a' twice."),
-        (
-            "weather",
-            "BadName",
-            "weather.py, line {named_badly}: list_tools() has a tool",
-        ),
-        ("weather", "BadHint", "weather.py, line {hinted}: name 'Unknown' is not defined"),
-        ("weather", "BadStart", ", in start: ValueError: no such database"),
-        ("weather", "Quits", "Set WEATHER_KEY."),
-        ("broken", "Weather", "broken.py, line 2: SyntaxError: invalid syntax"),
-        ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
-    ],
-)
-def test_the_last_line_gives_the_start_error(
-    tmp_path: Path, module: str, name: str, message: str
-) -> None:
-    (tmp_path / "broken.py").write_text("x = 1\ny = = 2\n")
-    (tmp_path / "needs.py").write_text("import absent_library\n")
+_FORKS = """
+import json, os, sys, tempfile
+from leaseway.server.running import main  # once: it imports the MCP package
+for words in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if child == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            sys.argv[1:] = words
+            status = main()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        texts = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (out, err)]
+    print(json.dumps([status, *texts]), flush=True)
+"""
+"""Runs `python -m leaseway.server` once for each list of words, as forks of one process."""
+STARTS = [
+    ("wether", "Weather", "Module wether was not found in "),
+    (
+        "weather",
+        "Wether",
+        "The module weather has no class Wether: did you mean Weather?",
+    ),
+    ("weather", "not_a_class", "The module weather has no class not_a_class: it has "),
+    ("weather", "NoName", "TypeError: Can't instantiate abstract class NoName with"),
+    ("weather", "NoBase", "does not call super().__init__(transport, config)"),
+    ("weather", "BadList", "list_tools() has a tool named 'a' twice."),
+    (
+        "weather",
+        "BadName",
+        "weather.py, line {named_badly}: list_tools() has a tool",
+    ),
+    ("weather", "BadHint", "weather.py, line {hinted}: name 'Unknown' is not defined"),
+    ("weather", "BadStart", ", in start: ValueError: no such database"),
+    ("weather", "Quits", "Set WEATHER_KEY."),
+    ("broken", "Weather", "broken.py, line 2: SyntaxError: invalid syntax"),
+    ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
+]
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Any]]:
+    """Start all of `STARTS`; returns the exit status, the output and the errors of each."""
+    folder = tmp_path_factory.mktemp("starts")
+    (folder / "broken.py").write_text("x = 1\ny = = 2\n")
+    (folder / "needs.py").write_text("import absent_library\n")
+    words = [(module, name) for module, name, _ in STARTS]
     ended = subprocess.run(
-        [sys.executable, "-m", "leaseway.server", module, name],
+        [sys.executable, "-c", _FORKS, json.dumps(words)],
         capture_output=True,
         text=True,
         input="",
         env=environment(),
-        cwd=tmp_path,
+        cwd=folder,
         timeout=BOUND,
+        check=True,
     )
-    assert ended.returncode == 1
+    return dict(zip(words, map(json.loads, ended.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize(("module", "name", "message"), STARTS)
+def test_the_last_line_gives_the_start_error(
+    starts: dict[tuple[str, str], list[Any]], module: str, name: str, message: str
+) -> None:
+    status, output, errors = starts[module, name]
     for method in ("named_badly", "hinted"):
         message = message.replace("{" + method + "}", location_of(method))
-    assert message in ended.stderr.splitlines()[-1]
-    assert ended.stdout == ""
+    assert message in errors.splitlines()[-1]
+    assert (status, output) == (1, "")
 
 
 def location_of(method: str) -> str:
