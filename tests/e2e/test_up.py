@@ -37,7 +37,10 @@ async def test_no_process_remains_after_a_signal(tmp_path: Path, number: signal.
         else:
             up.process.send_signal(number)
     async with asyncio.timeout(BOUND):
-        await up.process.wait()
+        status = await up.process.wait()
+        said = (await up.process.stderr.read()).decode()
+    assert status == (-number if number is signal.SIGKILL else 0)
+    assert "Traceback" not in said
     await eventually(lambda: not any(alive(pid) for pid in pids))
 
 

@@ -1,23 +1,28 @@
-"""`leaseway up`, as a process with real children and a real server."""
+"""`leaseway up`, as a process with real children and a real server.
+
+The command is a fork (`tests/e2e/forking.py`); its control plane and workers are executed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
+from tests.e2e.forking import Completed, ForkedProcess, fork_leaseway, run_leaseway
+from tests.e2e.system import eventually
 
 from leaseway.telemetry.trace_file import read_spans
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
-LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
 CONFIG = """
 version: 1
 servers:
@@ -27,7 +32,6 @@ servers:
     command: {python}
     args: ['-m', 'leaseway.data_plane.kit']
 """
-BOUND = 120
 
 
 @pytest.fixture
@@ -38,119 +42,104 @@ def config(tmp_path: Path) -> Path:
 
 
 class _Up:
-    """A running `leaseway up`."""
+    """A `leaseway up` that is ready, or has ended without an address."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.err = folder / "err"
-        with self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [*LEASEWAY, "up", "--listen", "127.0.0.1:0", *words],
-                stdout=subprocess.PIPE,
-                stderr=err,
-                text=True,
-                cwd=folder,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+    def __init__(self, process: ForkedProcess) -> None:
+        self.process = process
+        self.address = ""
+        self.err = ""
+        self._reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        async for line in self.process.stderr:
+            self.err += line.decode()
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(2 * BOUND):
+            line = (await self.process.stdout.readline()).decode()
         self.address = line.removeprefix("ready ").strip() if line.startswith("ready ") else ""
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*LEASEWAY, "--address", self.address, *words],
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-            check=False,
+    async def said(self, text: str) -> None:
+        """Wait until a text is on stderr."""
+        await eventually(lambda: text in self.err)
+
+    async def run(self, *words: str, **variables: str) -> Completed:
+        return await run_leaseway(
+            "--address", self.address, *words, environment={**os.environ, **variables}
         )
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=BOUND)
-        return self.process.returncode
+    async def end(self) -> int:
+        if self.process.returncode is None:
+            self.process.terminate()
+        async with asyncio.timeout(BOUND):
+            await self._reading
+            return await self.process.wait()
 
 
-Start = Callable[..., _Up]
+Start = Callable[..., Awaitable[_Up]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
     started: list[_Up] = []
 
-    def make(*words: str) -> _Up:
-        started.append(_Up(tmp_path, *words))
+    async def make(*words: str) -> _Up:
+        arguments = ("up", "--listen", "127.0.0.1:0", *words)
+        started.append(_Up(await fork_leaseway(arguments, os.environ, tmp_path)))
+        await started[-1].ready()
         return started[-1]
 
     yield make
     for up in started:
-        if up.process.poll() is None:
-            up.end()
+        await up.end()
 
 
-def test_it_serves_calls_when_it_has_printed_ready(start: Start, config: Path) -> None:
-    up = start("--config", str(config), "--workers", "2")
+async def test_it_serves_calls_when_it_has_printed_ready(start: Start, config: Path) -> None:
+    up = await start("--config", str(config), "--workers", "2")
     assert up.address
-    done = up.run("call", "current_time", "timezone=UTC")
-    assert done.returncode == 0
+    done = await up.run("call", "current_time", "timezone=UTC")
+    assert done.status == 0
     assert json.loads(done.stdout)["timezone"] == "UTC"
-    workers = json.loads(up.run("workers", "--json").stdout)
+    workers = json.loads((await up.run("workers", "--json")).stdout)
     assert [worker["id"] for worker in workers] == ["worker-1", "worker-2"]
-    assert up.run("wait", "--timeout", "60").stdout == f"ready {up.address}\n"
+    assert (await up.run("wait", "--timeout", "60")).stdout == f"ready {up.address}\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_all_processes(start: Start, config: Path, number: signal.Signals) -> None:
-    up = start("--config", str(config))
-    assert up.end(number) == 0
-    assert "Traceback" not in up.err.read_text()
-
-
-def test_a_killed_worker_is_restarted(start: Start, config: Path) -> None:
-    up = start("--config", str(config))
+async def test_a_killed_worker_is_restarted(start: Start, config: Path) -> None:
+    up = await start("--config", str(config))
     worker = next(pid for pid in _children(up.process.pid) if b"--capacity" in _command_line(pid))
     os.kill(worker, signal.SIGKILL)
     deadline = time.monotonic() + BOUND
-    while up.run("call", "current_time", "--timeout", "20").returncode != 0:
-        assert time.monotonic() < deadline, up.err.read_text()
-    assert "The worker worker-1 exited (SIGKILL)" in up.err.read_text()
+    while (await up.run("call", "current_time", "--timeout", "20")).status != 0:
+        assert time.monotonic() < deadline, up.err
+    await up.said("The worker worker-1 exited (SIGKILL)")
 
 
-def test_problems_are_printed_to_stderr(start: Start, config: Path) -> None:
+async def test_problems_are_printed_to_stderr(start: Start, config: Path) -> None:
     config.write_text(
         config.read_text() + "  broken:\n    transport: stdio\n    command: /no/such/program\n"
     )
-    up = start("--config", str(config))
+    up = await start("--config", str(config))
     assert up.address
-    assert "leaseway: error: " in up.err.read_text()
-    assert "broken" in up.err.read_text()
+    await up.said("leaseway: error: ")
+    await up.said("broken")
 
 
-def test_the_trace_file_has_spans_of_all_processes(
+async def test_the_trace_file_has_spans_of_all_processes(
     start: Start, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     trace = tmp_path / "trace.jsonl"
-    up = start("--config", str(config), "--trace-file", str(trace))
-    stderr = up.err.read_text()
-    endpoint = stderr.partition("OTEL_EXPORTER_OTLP_ENDPOINT=")[2].split()[0]
-    headers = stderr.partition("OTEL_EXPORTER_OTLP_HEADERS=")[2].split()[0]
-    done = subprocess.run(
-        [*LEASEWAY, "--address", up.address, "call", "current_time"],
-        env={
-            **os.environ,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_HEADERS": headers,
-        },
-        capture_output=True,
-        timeout=BOUND,
-        check=False,
-    )
-    assert done.returncode == 0
+    up = await start("--config", str(config), "--trace-file", str(trace))
+    await up.said("OTEL_EXPORTER_OTLP_HEADERS=")
+    printed = {
+        name: up.err.partition(f"{name}=")[2].split()[0]
+        for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS")
+    }
+    assert (await up.run("call", "current_time", **printed)).status == 0
     wanted = {"leaseway-cli", "leaseway-worker", "leaseway-kit"}
-    deadline = time.monotonic() + BOUND
-    while (services := _services_of_the_call(trace)) != wanted:
-        assert time.monotonic() < deadline, services
-        time.sleep(0.05)
-    assert up.end() == 0
+    await eventually(lambda: _services_of_the_call(trace) == wanted)
+    assert await up.end() == 0
 
 
 def _services_of_the_call(trace: Path) -> set[str]:
@@ -160,22 +149,17 @@ def _services_of_the_call(trace: Path) -> set[str]:
     return {span.service for span in spans if span.trace_id in {s.trace_id for s in roots}}
 
 
-def test_a_missing_file_is_reported_and_loaded_when_it_appears(
+async def test_a_missing_file_is_reported_and_loaded_when_it_appears(
     start: Start, config: Path, tmp_path: Path
 ) -> None:
     late = tmp_path / "late.yaml"
-    up = start("--config", str(late))
+    up = await start("--config", str(late))
     assert up.address
-    assert f"There is no file {late}" in up.err.read_text()
+    await up.said(f"There is no file {late}")
     config.rename(late)
-    done = subprocess.run(
-        [*LEASEWAY, "--address", up.address, "wait", "--server", "clock", "--timeout", str(BOUND)],
-        capture_output=True,
-        timeout=2 * BOUND,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert up.end() == 0
+    done = await up.run("wait", "--server", "clock", "--timeout", str(BOUND))
+    assert done.status == 0, done.stderr
+    assert await up.end() == 0
 
 
 @pytest.mark.parametrize(
@@ -187,15 +171,14 @@ def test_a_missing_file_is_reported_and_loaded_when_it_appears(
         (["--trace-file", "/no/such/folder/trace"], "trace file /no/such/folder/trace"),
     ],
 )
-def test_an_invalid_option_is_a_usage_error(
+async def test_an_invalid_option_is_a_usage_error(
     start: Start, config: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     (tmp_path / ".minds").mkdir()
     config.rename(tmp_path / ".minds" / "mcp.yaml")
-    up = start(*words)
-    up.process.communicate(timeout=BOUND)
-    assert up.process.returncode == 2
-    assert message in up.err.read_text()
+    up = await start(*words)
+    assert await up.end() == 2
+    assert message in up.err
 
 
 def _children(pid: int) -> list[int]:
