@@ -77,11 +77,6 @@ async def drain_by_signal(system: System, name: str) -> Part:
     return system.workers[name]
 
 
-async def drain_by_closed_terminal(system: System, name: str) -> Part:
-    system.workers[name].process.send_signal(signal.SIGHUP)
-    return system.workers[name]
-
-
 async def exit_status(part: Part) -> int:
     async with asyncio.timeout(BOUND):
         return await part.process.wait()
@@ -105,7 +100,7 @@ async def leased(client: AsyncClient) -> dict[str, list[AsyncSession]]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-@pytest.mark.parametrize("drain", [drain_by_command, drain_by_signal, drain_by_closed_terminal])
+@pytest.mark.parametrize("drain", [drain_by_command, drain_by_signal])
 async def test_a_drained_worker_fails_no_shared_call_and_revokes_its_leases(
     tmp_path: Path, drain: object
 ) -> None:

@@ -63,7 +63,9 @@ async def decline(context: Any, params: Any) -> types.ElicitResult:
     return types.ElicitResult(action="decline")
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("url", "era"), list(zip(("shared", "leased"), ERAS, strict=True)), indirect=["url"]
+)
 async def test_a_call_of_the_official_client_waits_for_the_login_and_goes_on(
     url: str, era: str
 ) -> None:
