@@ -39,6 +39,7 @@ async def front(
     *,
     key: str | None = None,
     origins: Collection[str] = (),
+    public_url: str = "",
 ) -> AsyncIterator[str]:
     """Serve a system to MCP clients; yield the URL."""
     options = options or SessionOptions()
@@ -55,7 +56,7 @@ async def front(
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)
     callers = Callers(build, "default", "mcp", None, authenticator)
-    server = HttpServer(AccessCheck(listener.endpoint, key, origins), callers)
+    server = HttpServer(AccessCheck(listener.endpoint, key, origins), callers, public_url)
     async with callers.running(), server.serving(listener.socket):
         yield f"http://{listener.endpoint}/mcp"
 

@@ -9,8 +9,11 @@ from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx2
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tests.front.harness import ACCEPT, MODERN, front, host, session_of
@@ -186,6 +189,25 @@ async def test_a_client_that_returns_cookies_keeps_its_lease(
             assert (await one.count(meta=meta))[1] == number
             assert (await other.count(meta=meta))[1] == number
         assert len(fake.leases) == 2
+
+
+async def test_a_client_that_returns_cookies_keeps_its_lease_below_a_path_of_a_proxy(
+    fake: FakeLeaseway,
+) -> None:
+    async def forward(request: web.Request) -> web.Response:
+        sent = {name: value for name, value in request.headers.items() if name != "Host"}
+        body = await request.read()
+        async with aiohttp.request("POST", url, data=body, headers=sent) as answer:
+            return web.Response(body=await answer.read(), headers=answer.headers)
+
+    proxy = web.Application()
+    proxy.router.add_post("/tools/ai/mcp", forward)
+    async with (
+        front(fake, public_url="https://example.com/tools/ai") as url,
+        TestServer(proxy) as outer,
+        host(str(outer.make_url("/tools/ai/mcp")), cookies=True) as client,
+    ):
+        assert [(await client.count(meta=MODERN))[1] for _ in range(3)] == [1, 2, 3]
 
 
 async def test_the_end_of_a_cookies_session_is_told_once(fake: FakeLeaseway) -> None:

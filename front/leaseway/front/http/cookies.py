@@ -12,6 +12,8 @@ from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
 
 _NAME: Final = "leaseway-session"
+BELOW_PREFIX: Final = web.RequestKey("below_prefix", bool)
+"""Set in a request if clients reach the front below a path of its proxy, which takes that off."""
 
 
 def cookie_of(http: web.BaseRequest) -> str:
@@ -21,18 +23,26 @@ def cookie_of(http: web.BaseRequest) -> str:
     return http.cookies.get(_NAME, "")
 
 
+def attributes_for(http: web.BaseRequest) -> str:
+    """Return the attributes of the cookie that answers a request."""
+    # Without a path a client takes that of the URL which it has requested.
+    path = "" if http.get(BELOW_PREFIX) else "; Path=/mcp"
+    secure = "; Secure" if http.secure else ""
+    return f"{path}; HttpOnly; SameSite=Strict{secure}"
+
+
 @dataclass(frozen=True, slots=True)
 class SessionCookie:
     """The cookie of one request.
 
     Attributes:
-        is_secure: Whether the request came over TLS.
+        attributes: See `attributes_for`.
         session_id: Its session id, or empty.
         live: Its session, or None.
         told: The ids of sessions whose end was told.
     """
 
-    is_secure: bool
+    attributes: str
     session_id: str = ""
     live: LiveSession | None = None
     told: EndedSessions = field(default_factory=EndedSessions)
@@ -45,8 +55,7 @@ class SessionCookie:
     def header(self, session_id: str) -> str:
         """Return the `Set-Cookie` header for a session; an empty id removes the cookie."""
         age = "" if session_id else "; Max-Age=0"
-        secure = "; Secure" if self.is_secure else ""
-        return f"{_NAME}={session_id}; Path=/mcp; HttpOnly; SameSite=Strict{secure}{age}"
+        return f"{_NAME}={session_id}{self.attributes}{age}"
 
     def set_on(self, reply: TakesCookie, session_id: str) -> None:
         """Make the client return a session's id, or forget it if that is empty."""

@@ -8,12 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
+from leaseway.front.http.cookies import BELOW_PREFIX
 from leaseway.front.http.pages import ORIGIN, is_preflight, let_page_read, preflight_response
 from leaseway.front.http.request_checks import (
     MAX_BODY,
@@ -62,6 +64,7 @@ class HttpServer:
         self._access = access
         self._callers = callers
         self._public_url = public_url.rstrip("/")
+        self._is_below_prefix = urlsplit(self._public_url).path != ""
         self._drain = drain or Drain()
         self._connections = FrontConnections()
 
@@ -109,6 +112,7 @@ class HttpServer:
         if connection is None:
             raise ConnectionResetError("The client has disconnected.")
         http[HOLDING] = connection.holding
+        http[BELOW_PREFIX] = self._is_below_prefix
         stream = connection.pop_stream()
         connection.count_handlers(1)
         try:

@@ -22,7 +22,7 @@ from leaseway.front.calling.requests import Request
 from leaseway.front.draining import Drain
 from leaseway.front.http.batches import BatchReply, spoken_version
 from leaseway.front.http.connection import HeadHandler
-from leaseway.front.http.cookies import SessionCookie, cookie_of
+from leaseway.front.http.cookies import SessionCookie, attributes_for, cookie_of
 from leaseway.front.http.direct_calls import DirectCall, DirectCalls, ModernCalls, SessionCalls
 from leaseway.front.http.heads import LegacyHead, ModernHead, ParamHeaders
 from leaseway.front.http.open_requests import NotificationStreams, RequestsInFlight
@@ -583,9 +583,9 @@ class HttpFront:
         """Return the session of a request's cookie, if the front uses cookies."""
         session_id = cookie_of(http) if self._uses_cookies else ""
         if not session_id:
-            return SessionCookie(http.secure)
+            return SessionCookie(attributes_for(http))
         live = await self._sessions.open(session_id, scope)
-        return SessionCookie(http.secure, session_id, live, self._told_cookies)
+        return SessionCookie(attributes_for(http), session_id, live, self._told_cookies)
 
     async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:
