@@ -377,10 +377,27 @@ async def test_cookies_of_a_call_are_sent_beside_the_credential(api: RestApi) ->
     assert api.last.headers["Cookie"] == f"sid={KEY}; theme=dark%3B%20sid=forged"
 
 
+async def test_a_tool_sends_the_credentials_that_it_names(api: RestApi) -> None:
+    security = {
+        "q": BY_KEY,
+        "user": Credential("bearer", "", Value("literal", "u1")),
+        "admin": Credential("bearer", "", Value("literal", "a1")),
+    }
+    tools = (
+        replace(GET_USER, security=("user",)),
+        replace(GET_USER, name="admin", security=("admin", "q")),
+    )
+    async with calling(spec_of(api.url, *tools, security=security), {"KEY": KEY}) as caller:
+        await caller.text("get_user", userId="7")
+        assert (api.last.headers["Authorization"], api.last.query) == ("Bearer u1", [])
+        await caller.text("admin", userId="7")
+        assert (api.last.headers["Authorization"], len(api.last.query)) == ("Bearer a1", 1)
+
+
 async def test_an_anonymous_tool_sends_headers_and_no_credential(api: RestApi) -> None:
     security = {"q": BY_KEY, "b": Credential("bearer", "", Value("env", "KEY"))}
     headers = {"X-Team": Value("literal", "blue")}
-    tools = (GET_USER, replace(GET_USER, name="open", is_anonymous=True))
+    tools = (GET_USER, replace(GET_USER, name="open", security=()))
     spec = spec_of(api.url, *tools, headers=headers, security=security)
     async with calling(spec, {"KEY": KEY}) as caller:
         await caller.text("get_user", userId="7")

@@ -114,6 +114,17 @@ async def test_a_post_is_not_sent_again_if_what_it_made_is_refused(api: RestApi)
         client = HttpToolClient(
             "s", http, {}, {}, follow_redirects=True, outgoing=Outgoing(authorization=Renewing())
         )
-        response = await client.send(body, {}, 0, SendState())
+        response = await client.send(body, {}, 0, SendState(), client.carried(None))
     assert response.status == 401
     assert [seen.method for seen in api.seen] == ["POST", "GET"]
+
+
+@pytest.mark.parametrize(("names", "times"), [(None, 4), (("auth",), 4), (("user",), 1), ((), 1)])
+async def test_a_token_is_only_used_where_credentials_name_auth(
+    api: RestApi, names: tuple[str, ...] | None, times: int
+) -> None:
+    refused = HttpRequest("GET", f"{api.url}/status/401", {}, None)
+    async with http_client() as http:
+        client = HttpToolClient("s", http, {}, {}, outgoing=Outgoing(authorization=Renewing()))
+        await client.send(refused, {}, 0, SendState(), client.carried(names))
+    assert len(api.seen) == times

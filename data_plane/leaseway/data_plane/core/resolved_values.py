@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from leaseway.data_plane.core.proxies import NO_PROXIES, Proxies
 from leaseway.spec.lease_names import LeaseNames
@@ -30,6 +30,17 @@ class UnresolvedValue(Exception):
     """A value cannot be resolved; the text says what is missing and what to do."""
 
 
+class SentCredential(NamedTuple):
+    """A credential as requests have it; its representation does not contain it."""
+
+    position: Literal["header", "query", "cookie"]
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"the {self.position} {self.name}"
+
+
 @dataclass(frozen=True)
 class ResolvedValues:
     """The values that a server gets. The representation contains none of them."""
@@ -42,10 +53,8 @@ class ResolvedValues:
     cwd: str = field(default="", repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    credentials: frozenset[str] = field(default=frozenset(), repr=False)
-    """Names of the headers with credentials; anonymous requests omit them."""
-    query: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the URL of each HTTP request just before it is sent."""
+    credentials: Mapping[str, SentCredential] = field(default_factory=dict, repr=False)
+    """The credentials of requests, by the name that tools choose them by."""
     code: str = field(default="", repr=False)
     """A digest of the modules of a `python` server, if people may edit them."""
     modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
@@ -66,7 +75,8 @@ class ResolvedValues:
     def digest(self) -> str:
         """A digest of all values that the server gets."""
         texts = (self.command, self.image, self.url, self.session_id, self.cwd, self.code)
-        content: tuple[object, ...] = (self.args, *texts, *_pairs(self))
+        credentials = sorted(self.credentials.items())
+        content: tuple[object, ...] = (self.args, *texts, *_pairs(self), credentials)
         if self.proxies.fixed is not None:  # the environment does not change
             proxy = self.proxies.fixed
             content = (*content, (proxy.url, proxy.username, proxy.password))
@@ -116,5 +126,5 @@ def _is_random(secret: str) -> bool:
 
 
 def _pairs(resolved: ResolvedValues) -> Iterator[list[tuple[str, str]]]:
-    for mapping in (resolved.env, resolved.headers, resolved.query, resolved.auth):
+    for mapping in (resolved.env, resolved.headers, resolved.auth):
         yield sorted(mapping.items())

@@ -28,14 +28,14 @@ from leaseway.data_plane.core.proxies import (
     of_environment,
     parse_proxy,
 )
-from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.core.resolved_values import ResolvedValues, SentCredential
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.python import read_code
 from leaseway.data_plane.references.resolver import NO_VAULT, Resolver, Vault, is_own_key
 from leaseway.spec.auth import ASSERTION, CLIENT_ID
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
-from leaseway.spec.kinds.http_api import HttpApiPart
+from leaseway.spec.kinds.http_api import Credential, HttpApiPart
 from leaseway.spec.kinds.process import ProcessPart
 from leaseway.spec.kinds.python import PythonPart
 from leaseway.spec.kinds.registered import RegisteredPart
@@ -86,43 +86,27 @@ def _class_config(part: PythonPart, resolver: Resolver) -> dict[str, str]:
 
 
 def _of_api(part: HttpApiPart, resolver: Resolver) -> ResolvedValues:
-    """Return the values of an API, with its credentials among the headers and the query."""
-    requests = of_requests(part, resolver)
-    credentials, query = _credentials_of(part, resolver)
-    return replace(
-        requests,
-        headers={**requests.headers, **credentials},
-        credentials=frozenset(credentials),
-        query=query,
-    )
+    """Return the values of an API, with its credentials."""
+    credentials: dict[str, SentCredential] = {}
+    for name, credential in part.security.items():
+        text = resolver.credential(f"security.{name}", credential.value, True)
+        credentials[name] = sent = _sent(credential, text)
+        if credential.kind == "basic":
+            resolver.secrets.add(sent.value)
+    return replace(of_requests(part, resolver), credentials=credentials)
 
 
-def _credentials_of(part: HttpApiPart, resolver: Resolver) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the headers and query parameters with credentials."""
-    headers: dict[str, str] = {}
-    query: dict[str, str] = {}
-    cookies: list[str] = []
-    for scheme, credential in part.security.items():
-        text = resolver.credential(f"security.{scheme}", credential.value, True)
-        match credential.kind:
-            case "bearer":
-                headers["Authorization"] = f"Bearer {text}"
-            case "basic":
-                pair = f"{credential.name}:{text}" if credential.name else text
-                encoded = base64.b64encode(pair.encode(errors="replace")).decode()
-                resolver.secrets.add(f"Basic {encoded}")
-                headers["Authorization"] = f"Basic {encoded}"
-            case "header":
-                headers[credential.name] = text
-            case "query":
-                query[credential.name] = text
-            case "cookie":
-                cookies.append(f"{credential.name}={text}")
-            case _:
-                assert_never(credential.kind)
-    if cookies:
-        headers["Cookie"] = "; ".join(cookies)
-    return headers, query
+def _sent(credential: Credential, text: str) -> SentCredential:
+    match credential.kind:
+        case "bearer":
+            return SentCredential("header", "Authorization", f"Bearer {text}")
+        case "basic":
+            pair = f"{credential.name}:{text}" if credential.name else text
+            encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+            return SentCredential("header", "Authorization", f"Basic {encoded}")
+        case "header" | "query" | "cookie":
+            return SentCredential(credential.kind, credential.name, text)
+    assert_never(credential.kind)
 
 
 def of_requests(part: RequestPart, resolver: Resolver) -> ResolvedValues:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, Literal, assert_never, get_args
 
 from leaseway.spec.keys import (
     Choice,
@@ -24,6 +24,20 @@ from leaseway.spec.references import Value
 
 CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
 CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = get_args(CredentialKind)
+AUTHORIZATION: Final = "header authorization"
+"""The target of what is in the header `Authorization`."""
+
+
+def target_of(kind: CredentialKind, name: str) -> str:
+    """Return what a credential sets in a request: equal if two cannot be sent together."""
+    match kind:
+        case "header":
+            return f"header {name.lower()}"
+        case "query" | "cookie":
+            return f"{kind} {name}"
+        case "bearer" | "basic":
+            return AUTHORIZATION
+    assert_never(kind)
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,11 @@ class Credential:
             )
         )
     )
+
+    @property
+    def target(self) -> str:
+        """What it sets in a request."""
+        return target_of(self.kind, self.name)
 
     @property
     def header(self) -> str:

@@ -22,6 +22,7 @@ from leaseway.spec.keys import (
     Duration,
     Flag,
     Key,
+    ListOf,
     OwnReader,
     Text,
     Whole,
@@ -71,6 +72,10 @@ MAX_TOOLS: Final = 2_000
 MAX_PARAMETERS: Final = 200
 """Limit of parameters of one tool."""
 MAX_RETRIES: Final = 5
+MAX_CREDENTIALS: Final = 20
+"""Limit of credentials of one server."""
+OF_AUTH: Final = "auth"
+"""What the token of a server's `auth` is called among its credentials."""
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
@@ -156,6 +161,12 @@ class HttpParameter:
         """Its name in the request."""
         return self.wire_name or self.name
 
+    @property
+    def target(self) -> str:
+        """What it sets in a request; equal to that of a credential that sets the same."""
+        is_header = self.position == "header"
+        return f"{self.position} {self.sent_as.lower() if is_header else self.sent_as}"
+
     @cached_property
     def parsed(self) -> Mapping[str, Any]:
         """Its JSON Schema, for its calls: it stays, and takes several times the text."""
@@ -190,7 +201,7 @@ class HttpTool:
         name: Its name, unique in its server.
         timeout: Seconds for the whole request with its retries, or None for the call's limit.
         annotations: Overrides for the annotations that follow from the method, by MCP name.
-        is_anonymous: Whether its requests are sent without the server's `security`.
+        security: The names of the server's credentials that its requests have; None for all.
     """
 
     name: str = field(
@@ -260,13 +271,13 @@ class HttpTool:
             inside=HINT_KEYS,
         ),
     )
-    is_anonymous: bool = setting(
-        False,
+    security: tuple[str, ...] | None = setting(
+        None,
         Key(
-            OwnReader(),
-            "With `[]`, its requests are sent without the server's `security`.",
-            "security",
-            default="the server's",
+            ListOf(Text(256, empty=False), MAX_CREDENTIALS + 1),
+            "The names of the server's `security` that its requests have, and `auth` for the token"
+            " of its `auth`; none with `[]`.",
+            default="all",
         ),
     )
     base_url: str = setting(

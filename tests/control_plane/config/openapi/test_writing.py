@@ -51,3 +51,20 @@ def test_a_schema_is_written_as_deep_as_a_file_may_be() -> None:
 def test_a_path_with_a_line_break_writes_nothing_into_the_file() -> None:
     paths = {"a\nversion: 2\n#": {"get": {}}, "/x": {"get": {"operationId": "x"}}}
     assert [tool.name for tool in written(paths)] == ["x"]
+
+
+def test_credentials_of_operations_are_written_for_those_that_ask_for_them() -> None:
+    schemes = {
+        "unused": {"type": "oauth2"},
+        "user": {"type": "http", "scheme": "bearer"},
+        "admin": {"type": "http", "scheme": "bearer"},
+    }
+    asked: dict[str, Any] = {"a": [{"user": []}], "b": [{"admin": []}], "c": [], "d": None}
+    paths = {
+        f"/{name}": {"get": {"operationId": name} | ({} if given is None else {"security": given})}
+        for name, given in asked.items()
+    }
+    tools = written(paths, components={"securitySchemes": schemes})
+    assert {tool.name: tool.security for tool in tools} == {
+        "a": ("user",), "b": ("admin",), "c": (), "d": ("user",),
+    }  # fmt: skip

@@ -160,8 +160,8 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
     (tmp_path / "api.json").write_text(json.dumps(document))
     spec = load(path).servers[VariantKey("s")]
-    assert {http_tool.name: http_tool.is_anonymous for http_tool in part(spec).http_tools} == {
-        "open": True, "closed": False, "either": False,
+    assert {http_tool.name: http_tool.security for http_tool in part(spec).http_tools} == {
+        "open": (), "closed": None, "either": None,
     }  # fmt: skip
     assert decode_spec(spec.key, encode_spec(spec)).launch_hash == spec.launch_hash
     written = native_server(import_document(document), "s", "api.json")
@@ -169,11 +169,103 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     assert part(again).http_tools == part(spec).http_tools
 
 
-def test_the_security_of_a_tool_is_an_empty_list_or_a_mistake() -> None:
-    parsed = parse_text(
-        "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
-        "    http_tools: [ { name: t, method: GET, endpoint: /u, security: [ key ] } ]\n",
-        "mcp.yaml",
+ADMIN: dict[str, Any] = {"type": "http", "scheme": "bearer"}
+ASKING: dict[str, Any] = {
+    "user": [{"keyAuth": []}],
+    "admin": [{"adminAuth": []}],
+    "both": [{"adminAuth": [], "keyAuth": []}],
+    "either": [{"bearerAuth": []}, {"adminAuth": []}, {}],
+    "public": [{}],
+    "misspelt": [{"keyauth": []}],
+}
+
+
+def chosen(folder: Path, entry: str, **more: Any) -> dict[str, tuple[str, ...] | None]:
+    """Return the names of the credentials of each operation, by what it asks for."""
+    path = with_document(folder, entry)
+    document = {
+        "openapi": "3.0.3",
+        "servers": [{"url": "https://a.example"}],
+        "paths": {
+            f"/{name}": {"get": {"operationId": name, "security": asked} | more}
+            for name, asked in ASKING.items()
+        },
+        "components": {"securitySchemes": {**SCHEMES, "adminAuth": ADMIN}},
+    }
+    (folder / "api.json").write_text(json.dumps(document))
+    parsed = load(path)
+    assert not parsed.rejected, parsed.issues
+    return {tool.name: tool.security for tool in part(parsed.servers[VariantKey("s")]).http_tools}
+
+
+def test_a_credential_goes_only_to_operations_that_ask_for_it(tmp_path: Path) -> None:
+    both = "security: { keyAuth: { secret: k }, adminAuth: { secret: a } }"
+    assert chosen(tmp_path, both) == {
+        "user": ("keyAuth",), "admin": ("adminAuth",), "both": None, "either": ("adminAuth",),
+        "public": (), "misspelt": None,
+    }  # fmt: skip
+    # What the document does not know goes to all but public ones.
+    own = (
+        "security: { keyAuth: { secret: k }, own: { type: header, name: X-A, value: { env: A } } }"
     )
-    assert parsed.rejected == {"s"}
-    assert "may only be '[]'" in parsed.issues[0].message
+    assert chosen(tmp_path, own) == {
+        "user": None, "admin": ("own",), "both": None, "either": ("own",), "public": (),
+        "misspelt": None,
+    }  # fmt: skip
+
+
+def test_a_parameter_of_an_operation_asks_for_the_credential_that_sets_it(tmp_path: Path) -> None:
+    both = "security: { keyAuth: { secret: k }, adminAuth: { secret: a } }"
+    names = chosen(tmp_path, both, parameters=[{"name": "api_key", "in": "query"}])
+    assert (names["admin"], names["public"]) == (None, ("keyAuth",))
+
+
+def test_the_token_goes_only_to_operations_that_ask_for_the_header_authorization(
+    tmp_path: Path,
+) -> None:
+    token = "auth: { client_credentials: { client_id: me, client_secret: { secret: c } } }"
+    names = chosen(tmp_path, f"security: {{ keyAuth: {{ secret: k }} }}, {token}")
+    assert (names["user"], names["admin"], names["both"]) == (("keyAuth",), ("auth",), None)
+
+
+def test_operations_can_have_different_credentials_in_one_header(tmp_path: Path) -> None:
+    both = "security: { bearerAuth: { secret: k }, adminAuth: { secret: a } }"
+    assert chosen(tmp_path, both) == {
+        "user": (), "admin": ("adminAuth",), "both": ("adminAuth",), "either": ("bearerAuth",),
+        "public": (), "misspelt": (),
+    }  # fmt: skip
+
+
+def test_an_operation_whose_scheme_is_not_set_is_a_warning(tmp_path: Path) -> None:
+    path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
+    document = json.loads((tmp_path / "api.json").read_text())
+    for name in ("/b", "/c"):
+        document["paths"][name] = {"get": {"security": [{"bearerAuth": []}]}}
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    (issue,) = load(path).issues
+    assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
+    assert "and 1 more of the document asks for its security scheme 'bearerAuth'" in issue.message
+
+
+def test_the_security_of_a_tool_names_credentials_of_its_server() -> None:
+    def of_tools(first: str, second: str) -> ParsedConfig:
+        return parse_text(
+            "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
+            "    security: { user: { type: bearer, value: { secret: u } },"
+            " admin: { type: bearer, value: { secret: a } } }\n"
+            f"    http_tools: [ {{ name: t, method: GET, endpoint: /t, {first} }},"
+            f" {{ name: u, method: GET, endpoint: /u, {second} }} ]\n",
+            "mcp.yaml",
+        )
+
+    parsed = of_tools("security: [ user ]", "security: [ admin ]")
+    assert not parsed.issues, parsed.issues
+    tools = part(parsed.servers[VariantKey("s")]).http_tools
+    assert [tool.security for tool in tools] == [("user",), ("admin",)]
+    for second, words in (
+        ("security: [ admn ]", "did you mean 'admin'?"),
+        ("retries: 1", "'user' and 'admin' both set the header 'Authorization' of the tool 'u'"),
+    ):
+        refused = of_tools("security: [ user ]", second)
+        assert refused.rejected == {"s"}
+        assert words in refused.issues[0].message

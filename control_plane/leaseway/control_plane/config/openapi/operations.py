@@ -14,7 +14,9 @@ from leaseway.control_plane.config.openapi.references import References, Unsuppo
 from leaseway.control_plane.config.openapi.schemas import SchemaReader
 from leaseway.control_plane.config.openapi.security import (
     Scheme,
+    asked_for,
     is_authorization,
+    of_authorization,
     schemes,
     with_authorization,
 )
@@ -92,7 +94,8 @@ class Imported:
 
     Attributes:
         base_url: The address of its server; may be empty.
-        tools: The tools; one more than `MAX_TOOLS` if there are too many.
+        tools: The tools; one more than `MAX_TOOLS` if there are too many. Their `security` has
+            names of schemes.
         skipped: The chosen operations that can't become tools.
         notes: What the tools can't send of their operations, as sentences.
         schemes: Its security schemes by name.
@@ -167,6 +170,7 @@ class _Importer:
         self._tools: list[tuple[tuple[str, str], HttpTool]] = []  # with path and method
         self._skipped: list[SkippedOperation] = []
         self._notes: list[str] = []
+        self._schemes = schemes(document, self._references)
         self._needs_authorization = False
 
     def result(self) -> Imported:
@@ -176,7 +180,7 @@ class _Importer:
             self._add(method, path, item, operation)
         info = self._document.get("info")
         title = info.get("title", "") if isinstance(info, Mapping) else ""
-        found = schemes(self._document, self._references)
+        found = self._schemes
         return Imported(
             title=str(title)[:256],
             base_url=self._servers.base_url,
@@ -243,8 +247,14 @@ class _Importer:
             raise Unsupported(f"the method {method} is not supported")
         base_url = self._servers.own(operation, item)
         parameters = Parameters(self._of_schemas, self._schemas, self._objects)
+        security = asked_for(
+            operation.get("security", self._document.get("security")), self._schemes
+        )
         for given in self._merged(path, item, operation, notes):
-            self._needs_authorization |= is_authorization(given)
+            if is_authorization(given):
+                self._needs_authorization = True
+                if security is not None:
+                    security += of_authorization(with_authorization(self._schemes))
             try:
                 parameters.add(given)
             except Unsupported as error:
@@ -268,7 +278,7 @@ class _Importer:
             parameters=tuple(parameters.parameters),
             body=body,
             content_type=content_type,
-            is_anonymous=operation.get("security", self._document.get("security")) == [],
+            security=security,
             base_url=base_url,
         )
 

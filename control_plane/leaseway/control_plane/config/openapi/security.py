@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.references import References, Unsupported
-from leaseway.spec.kinds.http_api import CredentialKind
+from leaseway.spec.kinds.http_api import AUTHORIZATION, CredentialKind, target_of
 
 _PLACES: Final[Mapping[str, CredentialKind]] = {
     "header": "header",
     "query": "query",
     "cookie": "cookie",
 }
+_MAX_NAME: Final = 256
+_HEADER: Final = "Authorization"
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,7 @@ class Scheme:
     @property
     def target(self) -> str:
         """The header, query parameter or cookie that it sets; equal if two schemes conflict."""
-        match self.kind:
-            case "header":
-                return f"header {self.name.lower()}"
-            case "query" | "cookie":
-                return f"{self.kind} {self.name}"
-            case _:
-                return "header authorization"
+        return AUTHORIZATION if self.kind is None else target_of(self.kind, self.name)
 
     @property
     def example(self) -> str:
@@ -64,8 +60,24 @@ def schemes(document: Mapping[str, Any], references: References) -> Mapping[str,
         except Unsupported:
             continue
         if isinstance(scheme, Mapping):
-            found[str(name)[:256]] = _scheme(scheme)
+            found[str(name)[:_MAX_NAME]] = _scheme(scheme)
     return found
+
+
+def asked_for(given: object, known: Mapping[str, Scheme]) -> tuple[str, ...] | None:
+    """Return the names of the schemes that an operation asks for, in order; None if unknown.
+
+    Those of all its alternatives: FastAPI and NestJS write schemes that are needed together as
+    alternatives, too.
+
+    Args:
+        given: Its `security`, or that of its document; None without one.
+        known: The document's schemes.
+    """
+    if not isinstance(given, list) or not all(isinstance(choice, Mapping) for choice in given):
+        return None
+    names = tuple(dict.fromkeys(str(name)[:_MAX_NAME] for choice in given for name in choice))
+    return names if all(name in known for name in names) else None
 
 
 def is_authorization(parameter: Mapping[str, Any]) -> bool:
@@ -78,10 +90,15 @@ def with_authorization(known: Mapping[str, Scheme]) -> Mapping[str, Scheme]:
 
     Some documents say of their credential only that.
     """
-    own = Scheme("header", "Authorization", "the header 'Authorization'")
-    if "Authorization" in known or any(scheme.target == own.target for scheme in known.values()):
-        return known
-    return {**known, "Authorization": own}
+    own = Scheme("header", _HEADER, "the header 'Authorization'")
+    return known if of_authorization(known) else {**known, _HEADER: own}
+
+
+def of_authorization(known: Mapping[str, Scheme]) -> tuple[str, ...]:
+    """Return the names of the schemes whose credential is the header `Authorization`."""
+    return tuple(
+        name for name, scheme in known.items() if scheme.target == AUTHORIZATION or name == _HEADER
+    )
 
 
 def _scheme(scheme: Mapping[str, Any]) -> Scheme:

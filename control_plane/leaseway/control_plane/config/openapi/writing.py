@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.names import leave_room
@@ -10,6 +12,7 @@ from leaseway.control_plane.config.openapi.objects import Objects
 from leaseway.control_plane.config.openapi.operations import Imported
 from leaseway.control_plane.config.openapi.references import References
 from leaseway.control_plane.config.openapi.schemas import MAX_SCHEMA, SchemaReader, has_levels
+from leaseway.control_plane.config.openapi.security import Scheme
 from leaseway.control_plane.config.tree.yaml_tree import MAX_DEPTH
 from leaseway.control_plane.config.tree.yaml_writing import yaml_text
 from leaseway.spec.kinds.http_api import HttpApiPart
@@ -41,7 +44,10 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     if security:
         entry["security"] = security
     names = _set_names(security)
-    tools = [without_parameters(tool, names) for tool in imported.tools]
+    tools = [
+        replace(without_parameters(tool, names), security=_names_of(tool, imported, security))
+        for tool in imported.tools
+    ]
     # Names have room for the prefix that most files give their servers.
     entry["http_tools"] = [_tool(tool) for tool in leave_room(tools, len(f"{name}_"))]
     lines = [f"{len(tools)} operations of {source}."]
@@ -53,19 +59,50 @@ def native_server(imported: Imported, name: str, source: str) -> str:
 
 
 def _security(imported: Imported, server: str) -> dict[str, Any]:
-    """Return the first credential for each header, query parameter and cookie."""
+    """Return the credentials that tools need, as few as possible."""
+    needed: set[str] = set()
+    all_asked = [tool.security for tool in imported.tools if tool.security is not None]
+    for asked in all_asked if len(all_asked) == len(imported.tools) else (*all_asked, None):
+        needed |= _first_of_each(asked, imported.schemes, needed)
     written: dict[str, Any] = {}
-    targets: set[str] = set()
     for name, scheme in imported.schemes.items():
-        if scheme.kind is None or scheme.target in targets:
+        if name not in needed:
             continue
-        targets.add(scheme.target)
         secret = re.sub(r"[^a-z0-9]+", "_", f"{server} {name}".lower()).strip("_")
         credential: dict[str, Any] = {"type": scheme.kind}
         if scheme.name:
             credential["name"] = scheme.name
         written[name] = credential | {"value": {"secret": secret[:128]}}
     return written
+
+
+def _first_of_each(
+    asked: Iterable[str] | None, schemes: Mapping[str, Scheme], written: Container[str]
+) -> set[str]:
+    """Return one scheme for each header, query parameter and cookie that a tool may need.
+
+    Args:
+        asked: The schemes that it asks for; None if its document does not say.
+        schemes: Those of the document.
+        written: Schemes that are taken before others.
+    """
+    names = [name for name in (schemes if asked is None else asked) if schemes[name].kind]
+    by_target: dict[str, str] = {}
+    for name in (*(name for name in names if name in written), *names):
+        by_target.setdefault(schemes[name].target, name)
+    return set(by_target.values())
+
+
+def _names_of(
+    tool: HttpTool, imported: Imported, written: Collection[str]
+) -> tuple[str, ...] | None:
+    """Return the names of the written credentials of a tool; None for all."""
+    if tool.security == ():
+        return ()
+    chosen = _first_of_each(tool.security, imported.schemes, written)
+    set_by_callers = {parameter.target for parameter in tool.parameters}
+    chosen |= {name for name in written if imported.schemes[name].target in set_by_callers}
+    return None if chosen == set(written) else tuple(name for name in written if name in chosen)
 
 
 def _set_names(security: dict[str, Any]) -> SetNames:
@@ -92,8 +129,8 @@ def _tool(tool: HttpTool) -> dict[str, Any]:
         written["body"] = tool.body
     if tool.content_type:
         written["content_type"] = tool.content_type
-    if tool.is_anonymous:
-        written["security"] = []
+    if tool.security is not None:
+        written["security"] = list(tool.security)
     return written
 
 

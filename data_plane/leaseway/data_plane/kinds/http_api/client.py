@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -18,11 +18,12 @@ from yarl import URL
 
 from leaseway.data_plane.core.origin import kept_encrypted, same_origin
 from leaseway.data_plane.core.proxies import BadProxy
+from leaseway.data_plane.core.resolved_values import SentCredential
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
-from leaseway.spec.kinds.http_tools import IDEMPOTENT, SAFE_METHODS
+from leaseway.spec.kinds.http_tools import IDEMPOTENT, OF_AUTH, SAFE_METHODS
 from leaseway.wire import bounds
 from leaseway.wire.channels.encryption import leaves_encryption, untrusted
 from leaseway.wire.channels.fetching import MAX_REDIRECTS, REDIRECTS, Guard, in_thread, leads_inside
@@ -129,17 +130,25 @@ class SendState:
         self.url: URL | None = None
 
 
+class Carried(NamedTuple):
+    """What the requests of a tool have of their server's configuration."""
+
+    headers: CIMultiDict[str]
+    query: str = ""
+    """Credentials. They are added last, so that no error, log line or span contains them."""
+    has_token: bool = False
+    has_cookies: bool = False
+    """Whether they send and keep the cookies that the API sets."""
+
+
 class HttpToolClient:
     """Sends the requests of one server's tools.
 
     Args:
         headers: The configured headers, resolved.
-        query: Credentials in the query. They are added last, so that no error, log line or span
-            contains them.
-        credentials: The names of headers with credentials, which anonymous requests do not have.
+        credentials: The credentials, by name.
         follow_redirects: Whether redirects are followed, as `next_sending` says.
-        outgoing: The proxies, and the cookies unless callers share the instance. Anonymous requests
-            neither send nor keep cookies.
+        outgoing: The proxies, the token, and the cookies unless callers share the instance.
     """
 
     def __init__(
@@ -147,29 +156,52 @@ class HttpToolClient:
         server: str,
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
-        query: Mapping[str, str],
+        credentials: Mapping[str, SentCredential],
         *,
-        credentials: Container[str] = (),
         follow_redirects: bool = False,
         outgoing: Outgoing | None = None,
     ) -> None:
         self._outgoing = outgoing or Outgoing(keeps_cookies=False)
         self._server = server
         self._near = nullcontext(http)  # to the API's own host
-        self._headers = _with_accept(headers)
-        self._anonymous = _with_accept(
-            {name: value for name, value in headers.items() if name not in credentials}
+        self._headers = headers
+        self._credentials = credentials
+        self._carried: dict[tuple[str, ...] | None, Carried] = {}
+        self._query_names = tuple(
+            credential.name for credential in credentials.values() if credential.position == "query"
         )
-        self._query = "&".join(
-            f"{quote(name, safe='')}={quote(value, safe='', errors='replace')}"
-            for name, value in query.items()
-        )
-        self._query_names = tuple(query)
         self._follows_redirects = follow_redirects
+
+    def carried(self, names: tuple[str, ...] | None) -> Carried:
+        """Return what requests have with some credentials, by name; None means all.
+
+        It is made once: tools have few different choices.
+        """
+        if names not in self._carried:
+            self._carried[names] = self._with_credentials(names)
+        return self._carried[names]
+
+    def _with_credentials(self, names: tuple[str, ...] | None) -> Carried:
+        chosen = [
+            credential
+            for name, credential in self._credentials.items()
+            if names is None or name in names
+        ]
+        cookies = [f"{name}={value}" for name, value in _at("cookie", chosen)]
+        headers = {**self._headers, **dict(_at("header", chosen))}
+        return Carried(
+            _with_accept(headers | ({"Cookie": "; ".join(cookies)} if cookies else {})),
+            "&".join(
+                f"{quote(name, safe='')}={quote(value, safe='', errors='replace')}"
+                for name, value in _at("query", chosen)
+            ),
+            has_token=names is None or OF_AUTH in names,
+            has_cookies=names != (),
+        )
 
     async def send(
         self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: SendState,
-        *, anonymous: bool = False, foreign: bool = False,
+        carried: Carried,
     ) -> HttpResponse:  # fmt: skip
         """Send a request, with trace headers and retries if it is idempotent; return the response.
 
@@ -178,23 +210,16 @@ class HttpToolClient:
             trace: The trace headers.
             retries: How often it may be sent again.
             sending: Notes whether any of it was sent.
-            anonymous: Whether it is sent without credentials.
-            foreign: Whether it is sent without credentials and without the configured headers, as
-                its server is not the configured one.
+            carried: What it has of the server's configuration.
 
         Raises:
             Fault: SERVER_LOST: the connection failed. RESULT_TOO_LARGE.
         """
         remaining = retries if request.method in IDEMPOTENT else 0
-        anonymous = anonymous or foreign
-        configured = self._anonymous if anonymous else self._headers
-        configured = _ONLY_ACCEPT if foreign else configured
         while True:
             attempt = retries - remaining
             try:
-                response = await self._send_authorized(
-                    request, trace, sending, configured, anonymous
-                )
+                response = await self._send_authorized(request, trace, sending, carried)
             except (aiohttp.ClientError, OSError) as error:
                 if not remaining:
                     raise self._broken(request, error, sending) from error
@@ -210,22 +235,19 @@ class HttpToolClient:
             await asyncio.sleep(pause)
 
     async def _send_authorized(
-        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
-        configured: CIMultiDict[str], anonymous: bool,
-    ) -> HttpResponse:  # fmt: skip
+        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState, carried: Carried
+    ) -> HttpResponse:
         """Send a request with the token in use; again if a new one may help.
 
         Raises:
             Fault: There is no token.
         """
-        authorization = None if anonymous else self._outgoing.authorization
+        authorization = self._outgoing.authorization if carried.has_token else None
         if authorization is None:
-            return await self._send_once(request, trace, sending, configured, anonymous, None)
+            return await self._send_once(request, trace, sending, carried, None)
         for _ in range(MAX_SENDS):
             credential = await authorization.credential()
-            response = await self._send_once(
-                request, trace, sending, configured, anonymous, credential
-            )
+            response = await self._send_once(request, trace, sending, carried, credential)
             if response.status not in REFUSED or sending.is_done:
                 return response
             sending.written = False  # the server did nothing with it
@@ -236,24 +258,24 @@ class HttpToolClient:
 
     async def _send_once(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
-        configured: CIMultiDict[str], anonymous: bool, credential: Credential | None,
+        carried: Carried, credential: Credential | None,
     ) -> HttpResponse:  # fmt: skip
         start = URL(request.url, encoded=True)
         now = Sending(request.method, start, request.body)
-        headers = configured.copy()
+        headers = carried.headers.copy()
         configured_cookies = headers.get("Cookie")
         headers.update(request.headers)
         if configured_cookies and "Cookie" in request.headers:
             headers["Cookie"] = f"{configured_cookies}; {request.headers['Cookie']}"
         headers.update(trace)
         is_own = True
-        cookies = None if anonymous else self._outgoing.cookies
+        cookies = self._outgoing.cookies if carried.has_cookies else None
         for _ in range(MAX_REDIRECTS + 1):
             method, url, content = now
             if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
             sending.url = url
-            sent = self._with_query(url) if is_own and not anonymous else url
+            sent = _with_query(url, carried.query) if is_own else url
             body = _TrackedBody(content, sending) if content is not None else None
             sending.written = sending.written or body is None
             route = self._route(url)
@@ -294,13 +316,6 @@ class HttpToolClient:
         except BadProxy as error:
             text = f"The server {self._server} can't be reached: the proxy {error}."
             raise Fault(Reason.SERVER_LOST, text, "no", {"server": self._server}) from None
-
-    def _with_query(self, url: URL) -> URL:
-        """Return a URL with the credentials in its query."""
-        if not self._query:
-            return url
-        text = str(url)
-        return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
     @asynccontextmanager
     async def _guarded(
@@ -397,7 +412,25 @@ def _with_accept(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return told
 
 
-_ONLY_ACCEPT: Final = _with_accept({})
+NOTHING: Final = Carried(_with_accept({}))
+"""Of a request to another server than the configured one."""
+
+
+def _at(position: str, chosen: Iterable[SentCredential]) -> Iterable[tuple[str, str]]:
+    """Yield the names and values of the credentials at a position."""
+    return (
+        (credential.name, credential.value)
+        for credential in chosen
+        if credential.position == position
+    )
+
+
+def _with_query(url: URL, query: str) -> URL:
+    """Return a URL with credentials in its query."""
+    if not query:
+        return url
+    text = str(url)
+    return URL(f"{text}{'&' if '?' in text else '?'}{query}", encoded=True)
 
 
 class _TrackedBody(Payload):

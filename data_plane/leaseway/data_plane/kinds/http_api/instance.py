@@ -33,7 +33,7 @@ from leaseway.data_plane.core.ports import (
     NoStderr,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.kinds.http_api.client import HttpToolClient, SendState
+from leaseway.data_plane.kinds.http_api.client import NOTHING, HttpToolClient, SendState
 from leaseway.data_plane.kinds.http_api.definitions import definitions
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
 from leaseway.data_plane.kinds.http_api.requests import MAX_HEADER_VALUE, build_request
@@ -165,8 +165,7 @@ class HttpInstance:
             self._server,
             self._host.http,
             resolved_values.headers,
-            resolved_values.query,
-            credentials=resolved_values.credentials,
+            resolved_values.credentials,
             follow_redirects=self._part.follow_redirects,
             # All callers share a shared instance, and a cookie may be one caller's login.
             outgoing=Outgoing(
@@ -244,8 +243,9 @@ class HttpInstance:
                     trace,
                     prepared.tool.retries,
                     sending,
-                    anonymous=prepared.tool.is_anonymous,
-                    foreign=prepared.is_foreign,
+                    NOTHING
+                    if prepared.is_foreign
+                    else self._client.carried(prepared.tool.security),
                 )
         except Fault as fault:
             return Outcome(b"", fault=fault)
@@ -315,7 +315,12 @@ class HttpInstance:
             url = URL()
         if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
             raise self._unusable("its base_url is not an http or https URL without a query")
-        for name, value in resolved_values.headers.items():
+        in_headers = (
+            (credential.name, credential.value)
+            for credential in resolved_values.credentials.values()
+            if credential.position != "query"
+        )
+        for name, value in (*resolved_values.headers.items(), *in_headers):
             if not value.isprintable():
                 raise self._unusable(
                     f"its header {name} contains a character that no header may contain"

@@ -9,7 +9,9 @@ See design.md#configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.config.openapi.security import Scheme
@@ -31,11 +33,9 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
 from leaseway.spec.keys import keys_of
-from leaseway.spec.kinds.http_api import Credential, CredentialKind
+from leaseway.spec.kinds.http_api import AUTHORIZATION, Credential, CredentialKind
+from leaseway.spec.kinds.http_tools import MAX_CREDENTIALS, OF_AUTH, HttpTool
 from leaseway.spec.references import Value
-
-MAX_CREDENTIALS: Final = 20
-"""Credentials of one server."""
 
 Given = Mapping[str, Credential | Value]
 """Credentials as written, or values for schemes of the document, by name."""
@@ -126,17 +126,99 @@ def resolve_credentials(
         except BadValue as error:
             place.error(at, error.reason, str(error))
             continue
-        other = next(
-            (key for key, known in resolved.items() if _target(known) == _target(credential)), None
-        )
-        if other is not None:
-            message = (
-                f"{quoted(other)} and {quoted(name)} both set {_named(credential)}; keep the one"
-                " that your server expects."
-            )
-            place.error(at, IssueReason.BAD_VALUE, message)
         resolved[name] = credential
     return resolved
+
+
+class ToolCredentials:
+    """Which of a server's credentials each of its tools gets.
+
+    Args:
+        credentials: The server's, by name.
+        has_token: Whether it has `auth`.
+        schemes: The security schemes of its document; empty without one.
+    """
+
+    def __init__(
+        self,
+        credentials: Mapping[str, Credential],
+        *,
+        has_token: bool,
+        schemes: Mapping[str, Scheme],
+    ) -> None:
+        targets = {name: credential.target for name, credential in credentials.items()}
+        self._credentials = credentials
+        self._all = {**targets, OF_AUTH: AUTHORIZATION} if has_token else targets
+        self._stands_for = {
+            name: frozenset(
+                [name]
+                if name in schemes and name != OF_AUTH
+                else (key for key, scheme in schemes.items() if scheme.target == target)
+            )
+            for name, target in self._all.items()
+        }
+
+    def of_document(self, tool: HttpTool) -> HttpTool:
+        """Return a tool of the document, whose `security` has schemes, with its credentials.
+
+        It gets those that stand for a scheme that it asks for, that set a parameter of it, or that
+        stand for no scheme; of those that set the same, that of the scheme it names first. One
+        that does not say what it asks for, as FastAPI writes public ones, gets all but those.
+        """
+        asked = tool.security
+        if asked is None:
+            sets = Counter(self._all.values())
+            return self._with(tool, [name for name in self._all if sets[self._all[name]] == 1])
+        set_by_callers = {parameter.target for parameter in tool.parameters}
+        found = [name for scheme in asked for name in self._names_for(scheme)]
+        found += [name for name, target in self._all.items() if target in set_by_callers]
+        if asked:
+            found += [name for name in self._all if not self._stands_for[name]]
+        return self._with(tool, {self._all[name]: name for name in reversed(found)}.values())
+
+    def _with(self, tool: HttpTool, names: Collection[str]) -> HttpTool:
+        chosen = tuple(name for name in self._all if name in names)
+        return replace(tool, security=None if chosen == tuple(self._all) else chosen)
+
+    def meets(self, asked: Iterable[str]) -> bool:
+        """Return whether one of the schemes may be met: a credential stands for it, or for none."""
+        return any(not schemes or schemes & set(asked) for schemes in self._stands_for.values())
+
+    def _names_for(self, scheme: str) -> Iterable[str]:
+        return (name for name, schemes in self._stands_for.items() if scheme in schemes)
+
+    def check(self, tools: Iterable[HttpTool], where: Where) -> None:
+        """Report each two credentials of which no tool can have both, if one would."""
+        reported: set[str] = set()
+        for tool in tools:
+            by_target: dict[str, str] = {}
+            for name, credential in self._credentials.items():
+                if tool.security is not None and name not in tool.security:
+                    continue
+                other = by_target.setdefault(credential.target, name)
+                if other == name or name in reported:
+                    continue
+                reported.add(name)
+                message = (
+                    f"{quoted(other)} and {quoted(name)} both set {_named(credential)} of the tool"
+                    f" {quoted(tool.name)}; keep the one that your server expects."
+                )
+                place, at = where.find(f"security.{name}", where.log.places[where.key])
+                place.error(at, IssueReason.BAD_VALUE, message)
+
+    def check_names(self, tools: Iterable[HttpTool], where: Where) -> None:
+        """Report names in the `security` of tools that the server has no credentials for."""
+        for tool in tools:
+            unknown = [name for name in tool.security or () if name not in self._all]
+            if unknown:
+                known = tuple(self._all)
+                hint = suggestion(unknown[0], known) if known else "it sets none."
+                message = (
+                    f"The tool {quoted(tool.name)} names {quoted(unknown[0])} under 'security', but"
+                    f" the 'security' of its server does not: {hint}"
+                )
+                place, at = where.find("http_tools", where.log.places[where.key])
+                place.error(at, IssueReason.BAD_HTTP_TOOL, message)
 
 
 def _by_scheme(name: str, value: Value, schemes: Mapping[str, Scheme] | None) -> Credential:
@@ -162,12 +244,6 @@ def _by_scheme(name: str, value: Value, schemes: Mapping[str, Scheme] | None) ->
     return Credential(scheme.kind, scheme.name, value)
 
 
-def _target(credential: Credential) -> tuple[str, str]:
-    if credential.kind in ("query", "cookie"):
-        return credential.kind, credential.name
-    return "header", credential.header.lower()
-
-
 def _named(credential: Credential) -> str:
-    kind, name = _target(credential)
-    return f"the {kind} {quoted((credential.header if kind == 'header' else '') or name)}"
+    kind = credential.kind if credential.kind in ("query", "cookie") else "header"
+    return f"the {kind} {quoted(credential.name if kind != 'header' else credential.header)}"

@@ -11,6 +11,7 @@ from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.kinds.http_api.documents import OpenApi, Origin, openapi
 from leaseway.control_plane.config.schema.kinds.http_api.security import (
+    ToolCredentials,
     resolve_credentials,
     security,
 )
@@ -19,6 +20,9 @@ from leaseway.control_plane.config.schema.values import Reader
 from leaseway.control_plane.config.tree.yaml_tree import TableEntry
 from leaseway.spec.kinds.http_tools import HttpTool, SetNames, without_parameters
 from leaseway.spec.model import Transform
+
+_MAX_WARNINGS: Final = 20
+_MAX_NAMED: Final = 3
 
 
 def complete(
@@ -47,6 +51,10 @@ def _add_http_tools(
     given = values.get("security", {})
     credentials = resolve_credentials(given, schemes, where)
     values["security"] = credentials
+    of_tools = ToolCredentials(
+        credentials, has_token=bool(values.get("auth")), schemes=schemes or {}
+    )
+    of_tools.check_names(tools.values(), where)
     for name, credential in credentials.items():
         if credential.header.lower() in headers:
             message = (
@@ -84,7 +92,7 @@ def _add_http_tools(
         imported = document.imported
         is_moved = origin(values.setdefault("url", imported.base_url)) != origin(imported.base_url)
         written = [
-            _trusting(without_parameters(tool, names), document.trusted)
+            _trusting(without_parameters(of_tools.of_document(tool), names), document.trusted)
             for tool in imported.tools
             if tool.name not in tools
         ]
@@ -92,8 +100,11 @@ def _add_http_tools(
         tools = {tool.name: tool for tool in named} | tools
         if headers or query or credentials or is_moved:
             _warn_of_other_servers(document, tools.values(), where)
-        if not given:
+        if given:
+            _warn_of_unmet(document, of_tools, values.get("headers", {}), where)
+        else:
             _warn_of_credentials(document, headers, where)
+    of_tools.check(tools.values(), where)
     if not tools:
         message = f"The server {quoted(server.name)} needs 'http_tools' or 'openapi'."
         where.missing(server.at, "http_tools", message)
@@ -140,6 +151,30 @@ def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Whe
         message = (
             f"The document says that requests may need its security scheme {quoted(name)}"
             f" ({scheme.example}); set it under 'security' if yours do."
+        )
+        place, _ = where.find("openapi", document.at)
+        place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
+
+
+def _warn_of_unmet(
+    document: OpenApi, of_tools: ToolCredentials, headers: Iterable[str], where: Where
+) -> None:
+    """Warn of tools that ask only for schemes whose credentials are not set, by these schemes."""
+    imported = document.imported
+    in_headers = {f"header {name.lower()}" for name in headers}
+    found: dict[tuple[str, ...], list[HttpTool]] = {}
+    for tool in imported.tools:
+        targets = {imported.schemes[name].target for name in tool.security or ()}
+        if tool.security and not of_tools.meets(tool.security) and not targets & in_headers:
+            found.setdefault(tool.security, []).append(tool)
+    for asked, tools in list(found.items())[:_MAX_WARNINGS]:
+        more = f" and {len(tools) - 1} more" if tools[1:] else ""
+        schemes = " or ".join(
+            f"{quoted(name)} ({imported.schemes[name].example})" for name in asked[:_MAX_NAMED]
+        )
+        message = (
+            f"The tool {quoted(tools[0].name)}{more} of the document asks for its security scheme"
+            f" {schemes}, which 'security' does not set: it is called without a credential."
         )
         place, _ = where.find("openapi", document.at)
         place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)

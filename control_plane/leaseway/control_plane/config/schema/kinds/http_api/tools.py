@@ -201,17 +201,6 @@ def _sorted_hints(**hints: bool) -> tuple[tuple[str, bool], ...]:
     return tuple(sorted(hints.items()))
 
 
-@reader({"type": "array", "maxItems": 0, "items": {"type": "string"}})
-def _anonymous(node: Tree, where: Where) -> bool:
-    """Read `security: []`, with which OpenAPI says that a request needs no credential."""
-    if isinstance(node, Items) and not node.items:
-        return True
-    raise BadValue(
-        "The 'security' of a tool may only be '[]': its requests go without the credentials of"
-        " the server's own 'security'. Remove the key to send them."
-    )
-
-
 _NUMBER: Final = ((int, float), "a number")
 _COUNT: Final = (int, "a whole number")
 _EXPECTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
@@ -290,7 +279,6 @@ _READERS: Final[Mapping[str, Reader[Any]]] = {
     "base_url": _matching("^(https?://|/)", longest=2_048),
     "parameters": list_of(_parameter, MAX_PARAMETERS, "parameters"),
     "annotations": _ANNOTATIONS,
-    "security": _anonymous,
 }
 _TOOL: Final = record_of(keys_of(HttpTool), _tool_of, "a tool", _READERS)
 
