@@ -7,19 +7,18 @@ both apart, whether it splits a value before or after it decodes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from urllib.parse import quote
 
 import msgspec
 
-from leaseway.spec.kinds.http_tools import JOINED_STYLES, HttpParameter
+from leaseway.spec.kinds.http_tools import JOINED_STYLES, HttpParameter, Style
 
 _MAX_EXACT: Final = 2**53
 """Up to here a float is one whole number."""
 
 Quote = Callable[[str], str]
 
-_SEPARATORS: Final = {"comma": ",", "space": " ", "pipe": "|", "repeat": ",", "spread": ","}
 _ENCODED: Final = {" ": "%20", "|": "%7C"}
 """Separators that no address may contain as they are."""
 _RESERVED: Final = "/:?@!$'()*,="
@@ -76,7 +75,7 @@ def joined(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
     """Return a value as one text, its items and members with separators."""
     if parameter.style == "json":
         return quoted(msgspec.json.encode(value).decode())
-    separator = _SEPARATORS.get(parameter.style)
+    separator = _separator(parameter.style)
     is_plain = isinstance(value, list) or (
         isinstance(value, dict) and parameter.style in JOINED_STYLES
     )
@@ -84,6 +83,20 @@ def joined(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
         return quoted(text_of(value))
     between = separator if quoted(" ") == " " else _ENCODED.get(separator, separator)
     return between.join(_items(value, quoted, parameter.explode))
+
+
+def _separator(style: Style) -> str | None:
+    """Return what stands between the items of a list; None if the style writes no such text."""
+    match style:
+        case "comma" | "repeat" | "spread":
+            return ","
+        case "space":
+            return " "
+        case "pipe":
+            return "|"
+        case "deep" | "json" | "label" | "matrix" | "bare":
+            return None
+    assert_never(style)
 
 
 def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
@@ -99,21 +112,22 @@ def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
     name, style = parameter.sent_as, parameter.style
     if is_undefined(parameter, value):
         return
-    if style == "bare":
-        yield quoted(text_of(value))
-    elif style == "deep":
-        for key, text in _deep(name, value):
-            yield f"{quote_name(key)}={quoted(text)}"
-    elif isinstance(value, dict) and style == "spread":
-        for key, item in value.items():
-            for part in item if isinstance(item, list) else [item]:
-                if part is not None:
-                    yield f"{quote_name(key)}={quoted(text_of(part))}"
-    elif isinstance(value, list) and style in ("repeat", "spread"):
-        for item in value:
-            yield f"{quote_name(name)}={quoted(text_of(item))}"
-    else:
-        yield f"{quote_name(name)}={joined(parameter, value, quoted)}"
+    match style:
+        case "bare":
+            yield quoted(text_of(value))
+        case "deep":
+            for key, text in _deep(name, value):
+                yield f"{quote_name(key)}={quoted(text)}"
+        case "spread" if isinstance(value, dict):
+            for key, text in _spread(value):
+                yield f"{quote_name(key)}={quoted(text)}"
+        case "repeat" | "spread" if isinstance(value, list):
+            for item in value:
+                yield f"{quote_name(name)}={quoted(text_of(item))}"
+        case "repeat" | "spread" | "comma" | "space" | "pipe" | "json" | "label" | "matrix":
+            yield f"{quote_name(name)}={joined(parameter, value, quoted)}"
+        case _:
+            assert_never(style)
 
 
 def quote_name(text: str) -> str:
@@ -149,6 +163,14 @@ def _items(value: Any, quoted: Quote, explode: bool) -> list[str]:
 def _is_flat(value: Any) -> bool:
     items = value.values() if isinstance(value, dict) else value
     return not any(isinstance(item, list | dict) for item in items)
+
+
+def _spread(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a pair for each member of a mapping, and for each item of one that is a list."""
+    for key, item in value.items():
+        for part in item if isinstance(item, list) else [item]:
+            if part is not None:
+                yield key, text_of(part)
 
 
 def _deep(name: str, value: Any) -> Iterator[tuple[str, str]]:
