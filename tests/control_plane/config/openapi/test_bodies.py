@@ -240,3 +240,11 @@ def test_an_optional_body_without_members_is_no_parameter_of_a_get_or_delete() -
     )
     assert [tool.parameters for tool in made.tools] == [(), ()]
     assert not made.notes
+
+
+def test_a_get_that_needs_a_body_sends_it_also_if_it_is_empty() -> None:
+    schema = {"type": "object", "properties": {"size": {"type": "integer"}}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    tool = only(json.dumps({"/x": {"get": {"requestBody": body}}}))
+    assert input_schema(tool)["required"] == ["body"]
+    assert build_request(tool, "http://x", {"body": {}}).body == b"{}"

@@ -80,6 +80,28 @@ def test_references_lead_to_files_in_the_folder_which_are_watched(tmp_path: Path
     assert "X-Other" in of_add(load(source, documents))
 
 
+def test_references_lead_to_anchors_of_their_own_and_of_other_documents(tmp_path: Path) -> None:
+    files = {
+        "openapi.yaml": """
+openapi: 3.1.0
+servers: [ { url: 'http://x' } ]
+paths:
+  /pets:
+    post:
+      operationId: add
+      requestBody: { content: { application/json: { schema: { $ref: '#pet' } } } }
+components: { schemas: { Pet: { $anchor: pet, type: object, properties: {
+  name: { $ref: 'more.yaml#name' }, friend: { $ref: '#pet' } } } } }
+""",
+        "more.yaml": "names: [ { $anchor: name, type: string, maxLength: 7 } ]",
+    }
+    document = load(write(tmp_path, files))
+    assert document.imported.notes == ()
+    schemas = of_add(document)
+    assert schemas["name"]["maxLength"] == 7
+    assert schemas["friend"]["properties"]["name"]["maxLength"] == 7
+
+
 def test_a_file_that_is_missing_costs_what_refers_to_it_until_it_is_there(tmp_path: Path) -> None:
     source, documents = write(tmp_path, SPLIT), Documents()
     (tmp_path / "paths/pets.yaml").unlink()

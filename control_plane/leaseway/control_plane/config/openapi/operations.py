@@ -294,7 +294,7 @@ class _Importer:
         if method in _RARELY_WITH_BODY and not is_required and self._is_empty(content):
             return "json", ""  # some documents give each operation one
         if method not in BODILESS_METHODS:
-            return parameters.add_body(given)
+            return parameters.add_body(given, method)
         if is_required:
             raise Unsupported(f"it needs a body, but {method} has none")
         notes.append(f"its optional body: {method} has none")

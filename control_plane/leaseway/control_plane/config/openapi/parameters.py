@@ -103,10 +103,15 @@ class Parameters:
         else:
             raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
 
-    def add_body(self, given: Mapping[str, Any]) -> tuple[Body, str]:
+    def add_body(self, given: Mapping[str, Any], method: str) -> tuple[Body, str]:
         """Add an operation's body; return its encoding and content type.
 
         The type is empty if the encoding, or the parameter's schema, determines it.
+
+        Args:
+            given: The body.
+            method: That of the operation. A GET has no body if no member of it is given, so that
+                one which is required is a parameter as a whole.
 
         Raises:
             Unsupported: It can't be sent.
@@ -125,7 +130,8 @@ class Parameters:
         if chosen.body in ("binary", "text"):
             self._add_raw(chosen, required, description)
         else:
-            self._add_values(chosen, required, description)
+            is_whole = required and method == "GET"
+            self._add_values(chosen, required, description, is_whole=is_whole)
         return chosen.body, sent_type(chosen)
 
     def _add_query(self, name: str, given: Mapping[str, Any], required: bool) -> None:
@@ -185,10 +191,14 @@ class Parameters:
             read["contentMediaType"] = chosen.kind.partition(";")[0].strip()
         self._add("body", "body", read, required, "json", is_body=True)
 
-    def _add_values(self, chosen: BodyType, required: bool, description: str) -> None:
+    def _add_values(
+        self, chosen: BodyType, required: bool, description: str, *, is_whole: bool = False
+    ) -> None:
         members = None
         if chosen.body != "lines":  # a line is no member, whatever else the schema accepts
             members = self._objects.object_of(chosen.schema, lenient=chosen.body == "multipart")
+        if is_whole and members is not None and not members["required"]:
+            members = None
         if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
             self._add_members(members, required, chosen)
             return

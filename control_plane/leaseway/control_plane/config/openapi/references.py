@@ -106,6 +106,7 @@ class References:
     def __init__(self, document: Mapping[str, Any], *, lenient: bool = False) -> None:
         self.missing: dict[str, None] = {}
         self.document = document
+        self._anchors: dict[int, Mapping[str, Any]] = {}  # by the identity of their document
         self._lenient = lenient
 
     def follow(self, node: Any) -> Any:
@@ -190,9 +191,10 @@ class References:
                 f"it refers to another document ({reference[:128]}), which is not read"
             )
         node: Any = self.document
-        if not reference.startswith("#/") and reference != "#":
-            raise Unsupported(_missing(reference))
-        for part in reference.split("/")[1:]:
+        is_pointer = reference.startswith("#/") or reference == "#"
+        parts = reference.split("/")[1:] if is_pointer else [reference[1:]]
+        root = 2 if parts[:1] == [OTHERS] else 0
+        for number, part in enumerate(parts):
             name = unescaped(unquote(part))
             while isinstance(node, Mapping) and name not in node and "$ref" in node:
                 node = self._target(node["$ref"], steps)  # such as of all schemas together
@@ -200,11 +202,35 @@ class References:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
                 node = node[int(name)]
+            elif number == root == len(parts) - 1 and name in self._anchored(node):
+                node = self._anchored(node)[name]
             else:
                 raise Unsupported(_missing(reference))
             if isinstance(node, Refusal):
                 raise Unsupported(f"it refers to {shown(reference)[:256]}, {node.reason}")
         return node
+
+    def _anchored(self, document: Any) -> Mapping[str, Any]:
+        """Return what has a name by `$anchor` in a document, by that."""
+        found = self._anchors.get(id(document))
+        if found is None:
+            found = self._anchors[id(document)] = dict(_anchors_in(document))
+        return found
+
+
+def _anchors_in(document: Any) -> Iterator[tuple[str, Any]]:
+    waiting, seen = [document], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, Mapping | list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, list):
+            waiting += node
+            continue
+        if isinstance(node.get("$anchor"), str):
+            yield node["$anchor"], node
+        waiting += (part for key, part in node.items() if key != OTHERS)
 
 
 def _of_mapping(target: object) -> object:
