@@ -248,3 +248,20 @@ def test_a_get_that_needs_a_body_sends_it_also_if_it_is_empty() -> None:
     tool = only(json.dumps({"/x": {"get": {"requestBody": body}}}))
     assert input_schema(tool)["required"] == ["body"]
     assert build_request(tool, "http://x", {"body": {}}).body == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ("iVBORw0KGgo=", "image/png"),
+        ("data:image/jpg;base64,aGk=", "image/jpg"),
+        ("aGk=", "application/dicom"),
+        ("data:text/csv;base64,aGk=", "application/dicom"),
+    ],
+)
+def test_a_body_of_several_types_of_files_has_that_of_the_file(data: str, kind: str) -> None:
+    kinds = ("application/dicom", "image/jpg", "image/png")
+    content = {name: {"schema": {"type": "string", "format": "binary"}} for name in kinds}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": content}}}}))
+    sent = build_request(tool, "http://x", {"body": data})
+    assert sent.headers["Content-Type"] == kind

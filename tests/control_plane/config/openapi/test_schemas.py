@@ -551,3 +551,24 @@ def test_a_pattern_that_workers_do_not_check_is_left_out() -> None:
     schema = "{ type: string, maxLength: 2048, pattern: '^arn:.{16,2044}$' }"
     (value,) = only(f"parameters: [ {{ name: q, in: query, schema: {schema} }} ]").parameters
     assert value.parsed == {"type": "string", "maxLength": 2048}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "misfit"),
+    [
+        ({"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]}, ["b", "a"], ["c"]),
+        ({"type": "array", "enum": ["a"]}, ["a"], ["c"]),
+        ({"type": "string", "enum": [2, True]}, "2", 3),
+        ({"type": "string", "enum": [1.1, "2.0"]}, "1.10", 1.2),
+        ({"type": "integer", "enum": ["6 (Six)"], "nullable": True}, "6 (Six)", "7 (Seven)"),
+        ({"type": "integer", "enum": ["6"]}, 6, "7"),
+    ],
+)
+def test_values_that_are_none_of_their_type_do_not_shut_a_parameter(
+    schema: dict[str, Any], fitting: object, misfit: object
+) -> None:
+    body = {"type": "object", "properties": {"v": schema}}
+    operation = {"requestBody": {"content": {"application/json": {"schema": body}}}}
+    check = ArgumentCheck(input_schema(only(json.dumps(operation))))
+    assert not check.violations({"v": fitting})
+    assert check.violations({"v": misfit})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from leaseway.spec.kinds.http_tools import Body, holds_bytes, is_media_type
@@ -14,6 +14,7 @@ _ANY_TYPE: Final = ("*/*", "application/*")
 _TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/graphql", "/javascript")
 _LINES: Final = ("jsonl", "ndjson", "jsonlines", "json-lines", "json-seq")
 """Types whose bodies are one JSON value after another."""
+_MAX_KINDS: Final = 20
 FORM: Final = "application/x-www-form-urlencoded"
 _FORM_DATA: Final = "multipart/form-data"
 _FORMS: Final[Mapping[str, Body]] = {
@@ -27,7 +28,7 @@ class BodyType:
     """The chosen media type of a body.
 
     Attributes:
-        kind: As it is written in the document.
+        kind: As it is written in the document; of bytes that may be of several types, all of them.
         body: How its values are encoded.
         schema: Its schema; may be anything.
         encoding: How each member is written, by its name.
@@ -65,6 +66,8 @@ def choose_body(content: Mapping[str, Any]) -> BodyType:
     is_value = isinstance(chosen.schema, Mapping) and not holds_bytes(dict(chosen.schema))
     if essence(chosen.kind) in _ANY_TYPE and is_value:
         return _body_type(content, next(iter(content)), "json")
+    if len(kinds) > 1 and not any("*" in kind for kind in kinds):
+        return replace(chosen, kind=", ".join(list(kinds)[:_MAX_KINDS]))
     return chosen
 
 

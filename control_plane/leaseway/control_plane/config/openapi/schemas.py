@@ -22,7 +22,11 @@ from leaseway.control_plane.config.openapi.references import (
     name_in,
     types_of,
 )
-from leaseway.control_plane.config.openapi.usable import MAX_ENUM, usable_pattern
+from leaseway.control_plane.config.openapi.usable import (
+    MAX_ENUM,
+    usable_pattern,
+    with_fitting_values,
+)
 from leaseway.spec.kinds.http_tools import accepts_null
 from leaseway.wire.listing.schema_keywords import is_valid
 from leaseway.wire.messages.json_schema import CHOICES, CONDITIONS, LISTS, MEMBERS, PROPERTIES
@@ -246,6 +250,7 @@ class _Conversion:
         self._parts(schema, converted, depth - 1, above, is_part)
         if is_part and converted.get("additionalProperties") is False:
             del converted["additionalProperties"]
+        converted = with_fitting_values(converted)
         self._losses += _is_looser(schema, converted)
         return _with_null(converted) if _is_nullable(schema) else converted
 

@@ -75,5 +75,38 @@ def usable_pattern(text: str) -> str | None:
     return pattern if is_pattern(pattern) else None
 
 
+def with_fitting_values(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that accepts its listed values and its type, if a value is not of the type.
+
+    Some documents list the items of a list so, or texts that YAML reads as numbers, as versions.
+    """
+    types, values = schema.get("type"), schema.get("enum")
+    names = [types] if isinstance(types, str) else types
+    if not names or not isinstance(values, list) or not any(value is not None for value in values):
+        return schema
+    given = (value for value in values if value is not None)
+    if all(any(_is_of(value, name) for name in names) for value in given):
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "enum"}
+    if names == ["array"]:
+        items = schema.get("items", {})
+        if not isinstance(items, dict) or "enum" in items:
+            return rest
+        return {**rest, "items": with_fitting_values({**items, "enum": values})}
+    notes: dict[str, Any] = {key: rest.pop(key) for key in ("title", "description") if key in rest}
+    return {**notes, "anyOf": [rest, {"enum": values}]}
+
+
+def _is_of(value: object, name: str) -> bool:
+    match name:
+        case "integer" | "number":
+            is_whole = not isinstance(value, float) or value.is_integer()
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return is_number and (is_whole or name == "number")
+        case _:
+            kinds: dict[str, type] = {"string": str, "boolean": bool, "array": list, "object": dict}
+            return isinstance(value, kinds.get(name, object))
+
+
 def _refuse_to_fetch(uri: str) -> Any:
     raise ValueError(f"remote schemas are not fetched: {uri[:_MAX_TEXT]}")

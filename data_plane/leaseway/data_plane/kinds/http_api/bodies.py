@@ -85,6 +85,21 @@ def _usable_name(written: str) -> str:
     return name if is_usable else ""
 
 
+def body_type(declared: str, file: File) -> str:
+    """Return the media type of a file that is a whole body.
+
+    Args:
+        declared: Its type, or several to choose from; empty if it may be any.
+        file: The file.
+    """
+    kinds = [kind.strip() for kind in declared.split(",")]
+    if len(kinds) == 1:
+        return declared or file.kind or BYTES
+    choices = {media_type(kind): kind for kind in kinds}
+    known = (media_type(file.kind), type_of_bytes(file.content), BYTES)
+    return next((choices[kind] for kind in known if kind in choices), kinds[0])
+
+
 def file_type(declared: str, file: File) -> str:
     """Return a file's media type: the declared one, its own, or else what its first bytes say."""
     for kind in (declared, file.kind):
@@ -137,7 +152,7 @@ def encode_body(body: Body, values: Values, kind: str = "") -> tuple[bytes, str]
             return _multipart(values, kind or _FORM_DATA)
         case "binary":
             file = _file(parameter, value)
-            return file.content, kind or parameter.media_type or file.kind or BYTES
+            return file.content, kind or body_type(parameter.media_type, file)
         case "text":
             kind = kind or parameter.media_type or _TEXT
             return text_of(value).encode("utf-8", "replace"), kind
