@@ -136,17 +136,26 @@ def test_how_to_go_on_stands_beside_the_text(headers: list[tuple[str, str]], tol
     assert [item["resource"]["text"] for item in more] == ([told] if told else [])
 
 
+@pytest.mark.parametrize("condition", ["If-Match", "If-None-Match"])
 @pytest.mark.parametrize(("status", "body"), [(200, b"{}"), (204, b""), (412, b"It has changed.")])
-def test_the_version_is_told_that_a_parameter_can_repeat(status: int, body: bytes) -> None:
+def test_the_version_is_told_that_a_parameter_can_repeat(
+    status: int, body: bytes, condition: str
+) -> None:
     headers = CIMultiDict([("ETag", '"v1"'), ("Last-Modified", "Mon, 05 Jan 2026 10:00:00 GMT")])
     response = HttpResponse(status, headers, body)
-    match = HttpParameter("match", "header", wire_name="If-Match")
+    match = HttpParameter("match", "header", wire_name=condition)
     lock = HttpTool("lock", "PUT", "/x", parameters=(match,))
     payload, _ = result(response, told=conditions([lock]))
     assert 'Etag: \\"v1\\"' in payload.decode()
     assert "Last-Modified" not in payload.decode()
     payload, _ = result(response, told=conditions([replace(lock, parameters=())]))
     assert "Etag" not in payload.decode()
+
+
+def test_what_has_not_changed_is_no_error() -> None:
+    payload, is_error = result(HttpResponse(304, {"etag": '"v1"'}, b""), told=("etag",))
+    assert not is_error
+    assert json.loads(payload)["content"][0]["text"] == 'HTTP 304 Not Modified\nEtag: "v1"'
 
 
 @pytest.mark.parametrize("status", [200, 404])

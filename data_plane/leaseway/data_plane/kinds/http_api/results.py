@@ -23,7 +23,8 @@ from leaseway.wire.messages.charsets import is_charset, text_of_body, text_of_he
 MAX_SHOWN: Final = 64 * KIB
 """Maximum characters of a response in an error."""
 
-_SUCCESS: Final = range(200, 300)
+_SUCCESS: Final = frozenset((*range(200, 300), 304))
+"""304 answers whether something has changed, which a parameter such as `If-None-Match` asks."""
 _FILES: Final = ("application/pdf", "application/postscript", "application/rtf")
 """Files for programs, though some have no byte that a text could not have."""
 _MEDIA: Final = ("image/", "audio/", "video/", "font/")
@@ -31,7 +32,12 @@ _UNKNOWN: Final = "application/octet-stream"
 _MAX_HEADER: Final = 2_048
 _ONWARD: Final = ("retry-after", "location", "operation-location", "azure-asyncoperation")
 """Headers that say how to go on: where a thing is, and when to ask again."""
-_CONDITIONS: Final = {"if-match": "etag", "if-unmodified-since": "last-modified"}
+_CONDITIONS: Final = {
+    "if-match": "etag",
+    "if-none-match": "etag",
+    "if-unmodified-since": "last-modified",
+    "if-modified-since": "last-modified",
+}
 """Headers of requests that name a version, with those of responses that say which one it is."""
 _OF_REFUSALS: Final = ("allow", "www-authenticate")
 _OF_CONNECTION: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "set-cookie"))
@@ -96,7 +102,8 @@ def conditions(tools: Iterable[HttpTool]) -> tuple[str, ...]:
         for parameter in tool.parameters
         if parameter.position == "header"
     }
-    return tuple(told for condition, told in _CONDITIONS.items() if condition in sent)
+    found = (told for condition, told in _CONDITIONS.items() if condition in sent)
+    return tuple(dict.fromkeys(found))
 
 
 def result(
