@@ -99,3 +99,15 @@ def test_an_example_with_an_id_leaves_its_parameter_checked() -> None:
     get = {"parameters": [{"name": "filter", "in": "query", "schema": schema}]}
     (tool,) = import_document({"openapi": "3.0.3", "paths": {"/x": {"get": get}}}).tools
     assert ArgumentCheck(input_schema(tool)).violations({"filter": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("0891234", 891_234),
+        ("[-08, +012, 0o17, 0x1F, 00]", [-8, 12, 15, 31, 0]),
+        ("{ null: 1, true: 2, 1.10: 3, 012: 4 }", {"null": 1, "true": 2, "1.10": 3, "012": 4}),
+    ],
+)
+def test_numbers_and_keys_are_those_of_yaml_1_2_and_json(text: str, content: object) -> None:
+    assert parse(f"example: {text}", "") == {"example": content}

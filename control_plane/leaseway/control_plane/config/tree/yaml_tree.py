@@ -237,10 +237,17 @@ class _Loader(_Base):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     def flatten_mapping(self, node: Any) -> None:
-        """Leave keys to merge as they are: PyYAML would multiply what they name without a limit."""
+        """Take keys as texts, as JSON does, also those to merge.
+
+        PyYAML would multiply what these name without a limit.
+        """
         for key, _ in node.value:
-            if key.tag == f"{_TAG}merge":
+            if isinstance(key, yaml.ScalarNode):
                 key.tag = f"{_TAG}str"
+
+    def construct_integer(self, node: Any) -> int:
+        """Return a number, of which PyYAML takes those with a leading zero for octal ones."""
+        return _integer(self.construct_scalar(node))
 
 
 _FLOATS: Final = (
@@ -260,6 +267,7 @@ CORE_SCHEMA: Final = tuple(
 
 for _tag, _expression, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, _expression, _first)
+_Loader.add_constructor(_INT, _Loader.construct_integer)
 
 # What JSON has for the values of tags that YAML 1.2 has not.
 for _kind, _tags in (
