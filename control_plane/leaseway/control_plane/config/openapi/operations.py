@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -39,6 +40,7 @@ _MAX_DESCRIPTION: Final = 2_048
 _OF_EMPTY: Final = {"type", "properties", "additionalProperties", "description", "title"}
 _MAX_TITLE: Final = 128
 _MAX_METHOD: Final = 32
+_QUERY_TEMPLATE: Final = re.compile(r"\{[?&][^{}]*\}")
 _RARELY_WITH_BODY: Final = (*READ_METHODS, "DELETE")
 _OTHER_METHODS: Final = ("TRACE",)
 """Methods that OpenAPI knows and no tool has."""
@@ -250,7 +252,9 @@ class _Importer:
         security = asked_for(
             operation.get("security", self._document.get("security")), self._schemes
         )
-        for given in self._merged(path, item, operation, notes):
+        declared = self._declared(item, operation, notes)
+        path = _with_placeholders(path, [name for name, place in declared if place == "path"])
+        for given in _with_undeclared(path, declared):
             if is_authorization(given):
                 self._needs_authorization = True
                 if security is not None:
@@ -314,12 +318,12 @@ class _Importer:
             for schema in map(self._of_schemas.follow, schemas)
         )
 
-    def _merged(
-        self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any], notes: list[str]
-    ) -> list[Mapping[str, Any]]:
+    def _declared(
+        self, item: Mapping[str, Any], operation: Mapping[str, Any], notes: list[str]
+    ) -> dict[tuple[str, str], Mapping[str, Any]]:
         """Return the parameters of an operation's path, overridden and followed by its own.
 
-        A placeholder that the document says nothing of is a text: the path needs something there.
+        They are by name and place.
         """
         merged: dict[tuple[str, str], Mapping[str, Any]] = {}
         for given in (*list_of(item.get("parameters")), *list_of(operation.get("parameters"))):
@@ -332,14 +336,41 @@ class _Importer:
             name, place = str(parameter["name"]), str(parameter.get("in"))
             # Frameworks tell a header twice: as it is read, and as it is documented.
             merged[name.lower() if place == "header" else name, place] = parameter
-        for name in placeholders(path):
-            merged.setdefault((name, "path"), _text_in_path(name))
-        for key, name in _pairs_of_query(path).items():
-            given = merged.pop((name, "path"), _text_in_path(name))
-            value = {**given, "name": key, "in": "query"}
-            value.pop("style", None)
-            merged.setdefault((key, "query"), value)
-        return list(merged.values())
+        return merged
+
+
+def _with_placeholders(path: str, names: Iterable[str]) -> str:
+    """Return a path with the placeholders of its parameters, as OpenAPI writes them.
+
+    Some documents have them as a framework's routes: `:id`, `{id:[0-9]+}`, `{*id}`, or in another
+    case, and the query as in RFC 6570, `{?page}`.
+    """
+    path = _QUERY_TEMPLATE.sub("", path)
+    for name in names:
+        if name not in placeholders(path):
+            told = re.escape(name)
+            route = rf"\{{[*+]?{told}(?:[*+?]|:[^{{}}]*)?\}}|(?<=/):{told}(?=/|$)"
+            placeholder = f"{{{name}}}".replace("\\", r"\\")
+            path = re.sub(route, placeholder, path, flags=re.IGNORECASE)
+    return path
+
+
+def _with_undeclared(
+    path: str, declared: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the parameters of an operation, also those that only its path has.
+
+    A placeholder that the document says nothing of is a text: the path needs something there.
+    """
+    merged = dict(declared)
+    for name in placeholders(path):
+        merged.setdefault((name, "path"), _text_in_path(name))
+    for key, name in _pairs_of_query(path).items():
+        given = merged.pop((name, "path"), _text_in_path(name))
+        value = {**given, "name": key, "in": "query"}
+        value.pop("style", None)
+        merged.setdefault((key, "query"), value)
+    return list(merged.values())
 
 
 def _pairs_of_query(path: str) -> dict[str, str]:
