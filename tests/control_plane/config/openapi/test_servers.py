@@ -99,3 +99,13 @@ def test_an_own_path_follows_the_configured_server_if_the_document_has_only_a_pa
     made = imported("/api/v1", path="/api/v2")
     assert made.base_url == ""
     assert [tool.base_url for tool in made.tools] == ["/api/v2", ""]
+
+
+def test_a_relative_server_of_a_file_is_below_the_address_that_the_file_says_it_has() -> None:
+    own = {"openapi": "3.2.0", "$self": "https://api.example.com/docs/x", "paths": {}}
+    assert import_document({**own, "servers": [{"url": "/v1"}]}).base_url == V1
+
+
+def test_an_address_with_a_variable_that_has_no_default_is_none() -> None:
+    server = {"url": "https://{at}.example.com", "variables": {"at": {"enum": ["eu"]}}}
+    assert imported([server]).base_url == ""

@@ -12,6 +12,7 @@ from leaseway.spec.kinds.http_tools import is_base_url
 
 _MAX_SERVERS: Final = 100
 """Servers of one list that are read."""
+_ADDRESSES: Final = ("https://", "http://")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -20,13 +21,16 @@ class ServerReader:
 
     Args:
         items: Every path item, for a document whose servers stand only there.
-        address: The document's own address, or empty if it is a file; relative servers are below
-            it.
+        address: Where the document was fetched, or empty if it is a file; relative servers are
+            below it, and those of a file below the address that it says it has.
     """
 
     def __init__(
         self, document: Mapping[str, Any], items: Iterable[Any], address: str = ""
     ) -> None:
+        own = document.get("$self")
+        if not address and isinstance(own, str) and own.startswith(_ADDRESSES):
+            address = own
         self._address = address
         urls = self._urls(document.get("servers"))
         if not urls:
@@ -94,12 +98,12 @@ def origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def _filled(server: Mapping[str, Any]) -> str:
-    """Return the address of a server with the defaults of its variables."""
+    """Return the address of a server with the defaults of its variables, where they have one."""
     url = str(server["url"]).strip()
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        default = variable.get("default", "") if isinstance(variable, Mapping) else ""
-        url = url.replace(f"{{{name}}}", str(default))
+        if isinstance(variable, Mapping) and "default" in variable:
+            url = url.replace(f"{{{name}}}", str(variable["default"]))
     return url
 
 

@@ -297,6 +297,8 @@ def _check_node(mark: Any, depth: int, nodes: int, times: int = 1) -> None:
         raise BadYaml(_position(mark), message)
     if nodes > times * MAX_NODES:
         message = f"The file contains more than {times * MAX_NODES} values, aliases written out."
+        if times > 1:
+            message += " Convert it to JSON, in which it may have more."
         raise BadYaml(_position(mark), message)
 
 
