@@ -95,9 +95,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.patience = timedelta()
         self.fleet: sync_pb2.Fleet | None = None
         self.lists_subjects = False
-        self.takes_instance_changes = False
-        self.takes_held_digest = False
-        self.asks_held = False
+        self.instances: dict[str, catalog_pb2.InstanceStatus] = {}
         self.welcomes = asyncio.Event()
         self.welcomes.set()
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
@@ -111,8 +109,12 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
 
     async def Sync(self, requests: Any, context: Any) -> None:  # type: ignore[override]
         outgoing = self.outgoing = asyncio.Queue()
-        hello = await context.read()
-        self.hellos.put_nowait(hello.hello)
+        hello = (await context.read()).hello
+        await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
+        self.received.put_nowait(told := await context.read())
+        hello.held.extend(sync_pb2.Hello.FromString(told.held_list.held).held)
+        self.hellos.put_nowait(hello)
+        self.instances.clear()
         if isinstance(self.refusal, tuple):
             await context.abort(*self.refusal)
         elif self.refusal is not None:
@@ -124,13 +126,8 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             epoch=self.epoch,
             lists_subjects=self.lists_subjects,
             fleet=self.fleet,
-            takes_instance_changes=self.takes_instance_changes,
-            takes_held_digest=self.takes_held_digest,
         )
         await self.welcomes.wait()
-        if self.asks_held:
-            await context.write(sync_pb2.SyncResponse(ask_held=sync_pb2.AskHeld()))
-            self.received.put_nowait(await context.read())
         welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
         welcome.patience.FromTimedelta(self.patience)
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
@@ -152,10 +149,24 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
                 if whole is None:
                     continue
                 message = sync_pb2.SyncRequest.FromString(whole)
+            if message.report.instances_version:
+                self._apply(message.report)
             queue = self.reports if message.HasField("report") else self.received
             queue.put_nowait(message)
             await self.reads.wait()
         outgoing.put_nowait(None)  # the worker has left
+
+    def _apply(self, report: sync_pb2.Report) -> None:
+        """Give a report all instances, as a control plane knows them after it."""
+        if report.instances_version == 1:
+            self.instances.clear()
+        for change in report.instance_changes:
+            if change.HasField("status"):
+                self.instances[change.key] = change.status
+            else:
+                self.instances.pop(change.key, None)
+        report.instances.extend(self.instances.values())
+        report.instances_changed = True
 
     def send(self, **message: Any) -> None:
         """Send a message to the worker."""

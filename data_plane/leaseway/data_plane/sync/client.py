@@ -207,10 +207,6 @@ class SyncClient:
                     "plane. The worker tries again."
                 ) from None
             welcomed = True
-            if hello.held_digest and not welcome.takes_held_digest:
-                self._status.handle_welcome(welcome)
-                _logger.info("The control plane is older than the last one; joining it anew.")
-                return welcomed
             await self._serve(stream, welcome)
             if not self._leaves:
                 _logger.info("The control plane ended the Sync stream; reconnecting.")
@@ -332,7 +328,6 @@ class SyncClient:
         outgoing = self._outgoing.open()
         self._permits.handle_welcome(welcome)
         self._subjects.handle_welcome(welcome)
-        self._status.handle_welcome(welcome)
         self._audit.handle_welcome(welcome)
         self._approvals.handle_stream()
         self._leases.confirmation.handle_welcome(welcome.patience.ToTimedelta().total_seconds())

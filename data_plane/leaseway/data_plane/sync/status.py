@@ -55,8 +55,6 @@ class WorkerStatus:
         calls: The calls in flight.
         lease_message: Converts a lease.
         leaving: Whether the worker is shutting down and accepts no new work.
-        reports_changes: Whether the control plane takes changes of instances; else it gets all.
-        names_held: Whether it takes a digest of what this worker holds; else it gets the list.
     """
 
     registration: Registration
@@ -65,16 +63,9 @@ class WorkerStatus:
     calls: Executor
     lease_message: Callable[[WorkerLease], leases_pb2.Lease]
     leaving: bool = False
-    reports_changes: bool = False
-    names_held: bool = False
 
     def __post_init__(self) -> None:
         self.reported = InstanceReports(self.registration.worker.id)
-
-    def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
-        """Report as the control plane of the current stream understands it."""
-        self.reports_changes = welcome.takes_instance_changes
-        self.names_held = welcome.takes_held_digest
 
     def hello(self, highest_epoch: int) -> sync_pb2.Hello:
         """Return the first message of a stream, with the whole state; later changes are reported.
@@ -90,7 +81,8 @@ class WorkerStatus:
         capacity, leases = (
             (0, ()) if self.leaving else (self.registration.capacity, tuple(self.leases.leases))
         )
-        held = self._held_list()
+        worker_id = self.registration.worker.id
+        states = instance_states(self.pool.generations).values()
         return sync_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
@@ -100,21 +92,21 @@ class WorkerStatus:
             servers=self.registration.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
-            held=() if self.names_held else held.held,
-            held_digest=hashlib.sha256(_content(held)).digest() if self.names_held else b"",
+            held_digest=hashlib.sha256(self._held()).digest(),
             leases=[self.lease_message(lease) for lease in leases],
-            instances=self._instances(),
+            instances=[state_to_proto(state, worker_id) for state in states],
             lists_subjects=True,
         )
 
     def held_list(self) -> sync_pb2.HeldList:
         """Return what a hello has named by its digest only."""
-        return sync_pb2.HeldList(held=_content(self._held_list()))
+        return sync_pb2.HeldList(held=self._held())
 
-    def _held_list(self) -> sync_pb2.Hello:
+    def _held(self) -> bytes:
         # Sorted, so that a control plane sees at once that workers hold the same.
         variants = sorted(self.pool.desired_state.variants.items())
-        return sync_pb2.Hello(held=[convert.hashes_to_proto(variant) for _, variant in variants])
+        held = sync_pb2.Hello(held=[convert.hashes_to_proto(variant) for _, variant in variants])
+        return held.SerializeToString(deterministic=True)
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
         """Return the requested variants that are held."""
@@ -131,13 +123,10 @@ class WorkerStatus:
         leases, ends, instances_changed = reports.pop_changes()
         problems, cleared = reports.problems.pop_changes()
         worker_id = self.registration.worker.id
-        whole = instances_changed and not self.reports_changes
         report = sync_pb2.Report(
             leases_gained=[self.lease_message(lease) for lease in leases],
             leases_lost=[end.lease.id for end in ends],
             lease_ends=[convert.lease_end_to_proto(end) for end in ends],
-            instances=self._instances() if whole else (),
-            instances_changed=whole,
             problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],
             cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
             calls_in_flight=self.calls.in_flight,
@@ -154,7 +143,7 @@ class WorkerStatus:
                 for key in self.calls.unsought(reports.pop_unused_placements())
             ],
         )
-        if instances_changed and self.reports_changes:
+        if instances_changed:
             self.reported.add_changes(report, instance_states(self.pool.generations))
         return report
 
@@ -162,12 +151,3 @@ class WorkerStatus:
         """Report all instances next: the control plane has missed a change."""
         self.reported.reset()
         self.pool.context.reports.mark_instances_changed()
-
-    def _instances(self) -> list[catalog_pb2.InstanceStatus]:
-        worker_id = self.registration.worker.id
-        states = instance_states(self.pool.generations).values()
-        return [state_to_proto(state, worker_id) for state in states]
-
-
-def _content(held: sync_pb2.Hello) -> bytes:
-    return held.SerializeToString(deterministic=True)
