@@ -124,7 +124,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         welcome = sync_pb2.Welcome(
             protocol_version=self.protocol_version,
             epoch=self.epoch,
-            lists_subjects=self.lists_subjects,
+            lists_subjects=True,
             fleet=self.fleet,
         )
         await self.welcomes.wait()
@@ -151,6 +151,11 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
                 message = sync_pb2.SyncRequest.FromString(whole)
             if message.report.instances_version:
                 self._apply(message.report)
+            if message.HasField("subject_listing") and not self.lists_subjects:
+                told = message.subject_listing  # as if the listing were that of all
+                answer = sync_pb2.SubjectToolset(key=told.key, launch_hash=told.launch_hash)
+                answer.tenant, answer.user = told.tenant, told.user
+                self.send(subject_toolset=answer)
             queue = self.reports if message.HasField("report") else self.received
             queue.put_nowait(message)
             await self.reads.wait()

@@ -171,14 +171,3 @@ async def test_what_a_users_connection_lists_later_is_sent(bench: Any) -> None:
     async with asyncio.timeout(30):
         while not await is_echoed():
             await asyncio.sleep(0.01)
-
-
-async def test_an_older_control_plane_gets_no_listing_and_calls_use_the_common_one() -> None:
-    async with worker_bench() as bench:
-        await bench.serve("mail", auth=FOR_USERS)
-        bench.servers.tools = {**ECHO, **OWN}
-        caller = bench.caller()
-        assert not (await caller.call("mail", **ANNA)).HasField("status")
-        fault = await caller.refused("mail", "mine", **ANNA)
-        assert fault.reason is Reason.TOOL_NOT_FOUND
-        assert bench.plane.received.empty()

@@ -79,7 +79,6 @@ class Pool:
         context: What all generations share.
         desired_state: The served variants.
         registry_version: The version that callers may require.
-        lists_subjects: Whether the control plane keeps what is listed for single tenants and users.
         resolves_anew: Announces that `resolve` may return other generations from now on, or these
             with other settings.
     """
@@ -88,7 +87,6 @@ class Pool:
         self.context = context
         self.desired_state = DesiredState()
         self.registry_version = 0
-        self.lists_subjects = False
         self.resolves_anew: Signal[()] = Signal()
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
@@ -225,7 +223,7 @@ class Pool:
             generation = self._of_logins[key] = Generation(
                 variant, self.context, None if is_of_token(user) else common.key
             )
-            generation.needs_listing = self.lists_subjects and not is_of_token(user)
+            generation.needs_listing = not is_of_token(user)
         return generation
 
     def retry_logins(self) -> None:
@@ -264,7 +262,7 @@ class Pool:
             if old is None or common is None:
                 continue
             self._forget_login(key)
-            if old.listed_for is not None and self.lists_subjects:
+            if old.listed_for is not None:
                 fresh = self._of_subject(common, key.tenant, key.user)
                 self.context.events.listing_needed.emit(fresh)
         for generation in tuple(self._current.values()):

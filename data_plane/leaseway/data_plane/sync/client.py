@@ -327,7 +327,6 @@ class SyncClient:
     async def _serve(self, stream: Stream, welcome: sync_pb2.Welcome) -> None:
         outgoing = self._outgoing.open()
         self._permits.handle_welcome(welcome)
-        self._subjects.handle_welcome(welcome)
         self._audit.handle_welcome(welcome)
         self._approvals.handle_stream()
         self._leases.confirmation.handle_welcome(welcome.patience.ToTimedelta().total_seconds())

@@ -307,7 +307,7 @@ class Prober:
     async def _relist_once(self, generation: Generation, live: LiveInstance) -> None:
         reported = live.changes.reported
         try:
-            if generation.listed_for is not None and self._pool.lists_subjects:
+            if generation.listed_for is not None:
                 await self._relist_for_subject(generation, live)
             elif live.lease_id or not live.is_typical:
                 await self._relist_leased(generation, live)

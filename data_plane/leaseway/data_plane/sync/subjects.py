@@ -59,7 +59,6 @@ class SubjectLists:
         """By digest: most users see the same."""
         self._asked_again: set[Generation] = set()
         """Those that were asked for while the control plane had not answered their listing."""
-        self._has_warned = False
         self._telling: asyncio.Task[None] | None = None
         self._waiting: dict[VariantKey, VariantKey] = {}
         """Who has not logged in, with the variant that they would use."""
@@ -68,17 +67,10 @@ class SubjectLists:
         self._context.events.logins_changed.connect(self._on_logins_changed)
         self._context.events.login_ended.connect(self._on_login_ended)
 
-    def handle_welcome(self, welcome: sync_pb2.Welcome) -> None:
-        """Learn whether this control plane keeps the listings of subjects."""
-        self._pool.lists_subjects = welcome.lists_subjects
-
     def send_all(self) -> None:
         """Tell a control plane that may have been restarted what was listed."""
         if self._telling is not None:
             self._telling.cancel()
-        if not self._pool.lists_subjects:
-            self._warn_of_older()
-            return
         ready = []
         for generation in self._pool.subject_generations:
             if _ready(generation) is not None:
@@ -171,17 +163,6 @@ class SubjectLists:
         add_lists(message.lists, live, is_own=True)
         self._outgoing.send(sync_pb2.SyncRequest(subject_listing=message))
 
-    def _warn_of_older(self) -> None:
-        variants = self._pool.desired_state.variants.values()
-        if self._has_warned or not any(variant.spec.part.auth.is_of_people for variant in variants):
-            return
-        self._has_warned = True
-        _logger.warning(
-            "The control plane at %s is older: all tenants and users of a server get the list of "
-            "the first one of them. Upgrade it.",
-            self._outgoing.address,
-        )
-
     def _start(self, generation: Generation) -> asyncio.Task[None]:
         task = self._tasks.get(generation)
         if task is None:
@@ -256,8 +237,6 @@ class SubjectLists:
         generation = live.owner
         if not isinstance(generation, Generation) or generation.listed_for is None:
             return
-        if not self._pool.lists_subjects:
-            return
         if generation not in self._sent or live.lists_other(generation.variant.toolset):
             self._start(generation)
 
@@ -275,7 +254,7 @@ class SubjectLists:
             key=key_to_proto(listed_for), tenant=subject.tenant, user=subject.user
         )
         generation = self._pool.find(listed_for)
-        if generation is not None and self._pool.lists_subjects:
+        if generation is not None:
             message.launch_hash = generation.launch_hash
             self._outgoing.send_all((sync_pb2.SyncRequest(subject_listing=message),))
 
