@@ -19,6 +19,7 @@ import grpc
 import pytest
 from tests.calls import call_message
 from tests.data_plane.doubles.servers import MemoryCall, MemoryInstance, MemoryServers
+from tests.data_plane.doubles.told import settled, with_all_instances
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
@@ -150,28 +151,13 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
                     continue
                 message = sync_pb2.SyncRequest.FromString(whole)
             if message.report.instances_version:
-                self._apply(message.report)
+                with_all_instances(message.report, self.instances)
             if message.HasField("subject_listing") and not self.lists_subjects:
-                told = message.subject_listing  # as if the listing were that of all
-                answer = sync_pb2.SubjectToolset(key=told.key, launch_hash=told.launch_hash)
-                answer.tenant, answer.user = told.tenant, told.user
-                self.send(subject_toolset=answer)
+                self.send(subject_toolset=settled(message.subject_listing))
             queue = self.reports if message.HasField("report") else self.received
             queue.put_nowait(message)
             await self.reads.wait()
         outgoing.put_nowait(None)  # the worker has left
-
-    def _apply(self, report: sync_pb2.Report) -> None:
-        """Give a report all instances, as a control plane knows them after it."""
-        if report.instances_version == 1:
-            self.instances.clear()
-        for change in report.instance_changes:
-            if change.HasField("status"):
-                self.instances[change.key] = change.status
-            else:
-                self.instances.pop(change.key, None)
-        report.instances.extend(self.instances.values())
-        report.instances_changed = True
 
     def send(self, **message: Any) -> None:
         """Send a message to the worker."""
