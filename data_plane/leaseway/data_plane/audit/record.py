@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,6 +19,9 @@ import msgspec
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, second_of, timestamp
 from leaseway.data_plane.audit.redact import Redactor, Redactors, are_clean
 from leaseway.data_plane.audit.shipping import Shipper
+from leaseway.data_plane.core.calls.incoming import IncomingCall
+from leaseway.data_plane.core.leases.table import WorkerLease
+from leaseway.data_plane.core.tools.policy import ToolPolicy
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
@@ -40,21 +43,6 @@ _LAST: Final = "[last of each name]"
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class AuditedTool(Hashable, Protocol):
-    """A tool as some caller may use it; equal to itself alone.
-
-    Attributes:
-        definition: The tool as its server listed it, as JSON.
-    """
-
-    @property
-    def risk(self) -> str:
-        """Its risk."""
-
-    @property
-    def definition(self) -> bytes: ...
-
-
 class AuditEntry(msgspec.Struct, eq=False, gc=False):
     """What is known of a call for its audit records alone.
 
@@ -66,17 +54,9 @@ class AuditEntry(msgspec.Struct, eq=False, gc=False):
     """
 
     written: bool = False
-    tool: AuditedTool | None = None
+    tool: ToolPolicy | None = None
     approval: str = ""
     approved_by: str = ""
-
-
-class HeldLease(Protocol):
-    """A lease."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
 
 
 class RecordedCall(Protocol):
@@ -93,7 +73,7 @@ class RecordedCall(Protocol):
     """
 
     number: int
-    call: Any
+    call: IncomingCall
     arguments: bytes
     plan: Any
     caller: Any
@@ -101,7 +81,7 @@ class RecordedCall(Protocol):
     arrived_at: float
 
     @property
-    def lease(self) -> HeldLease | None:
+    def lease(self) -> WorkerLease | None:
         """The lease that it uses, or None."""
 
 
@@ -131,7 +111,7 @@ class Recorder:
         self._time = b""
         self._second_ends = self._millisecond_ends = 0.0
         self._begin_head = self._end_head = b""  # what the records of a millisecond begin with
-        self._known: dict[tuple[AuditedTool | None, str, str, str, str], bytes] = {}
+        self._known: dict[tuple[ToolPolicy | None, str, str, str, str], bytes] = {}
 
     def start(self, calls: Sequence[RecordedCall]) -> None:
         """Record admitted calls before they run, all of them or none.

@@ -102,7 +102,7 @@ class Permits:
     def handle_grant(self, message: sync_pb2.BudgetGrant) -> None:
         """Note the answer to a question, and let the calls that wait try again, in their order."""
         if message.HasField("fleet"):
-            self.budgets.update_fleet(_fleet_from_proto(message.fleet))
+            self.budgets.set_fleet(_fleet_from_proto(message.fleet))
         grant = budget_grant_from_proto(message)
         if grant is None:
             return  # only the fleet has changed, or this worker asks for no such limit

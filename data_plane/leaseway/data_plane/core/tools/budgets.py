@@ -259,7 +259,7 @@ class WorkerBudgets:
             fleet: The workers, or None if that control plane leases no budgets.
             now: The time.
         """
-        self._set_fleet(fleet)
+        self.set_fleet(fleet)
         told = []
         for share in self._shares.values():
             share.blocked_until = now
@@ -278,13 +278,10 @@ class WorkerBudgets:
     def lose(self, now: float) -> None:
         """Note that the control plane is lost."""
         if self.fleet is not None and self.fleet.lost_at is None:
-            self._set_fleet(replace(self.fleet, lost_at=now))
+            self.set_fleet(replace(self.fleet, lost_at=now))
 
-    def update_fleet(self, fleet: Fleet) -> None:
-        """Note the workers that share the limits now."""
-        self._set_fleet(fleet)
-
-    def _set_fleet(self, fleet: Fleet | None) -> None:
+    def set_fleet(self, fleet: Fleet | None) -> None:
+        """Note the workers that share the limits now; None if no control plane leases any."""
         self.fleet = fleet
         self._is_sharing = fleet is not None and fleet.lost_at is None
         self._epoch += 1
