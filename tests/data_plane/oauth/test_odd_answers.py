@@ -70,6 +70,11 @@ async def test_a_lifetime_is_read_or_counts_as_not_told(
         (json.dumps({"access_token": "planted-token"}).encode(), "application/json", 200),
         (json.dumps({**TOKEN, "token_type": None}).encode(), "text/html", 200),
         (json.dumps({**TOKEN, "token_type": " BEARER "}).encode(), "application/json", 200),
+        (
+            json.dumps({**TOKEN, "token_type": "user", "scope": "a,b"}).encode(),
+            "application/json",
+            200,
+        ),
         (json.dumps({**TOKEN, "scope": ["a", "b"]}).encode(), "application/json", 200),
         (json.dumps({**TOKEN, "scope": {"a": 1}}).encode(), "application/json", 200),
         (json.dumps({**TOKEN, "refresh_token": 7}).encode(), "application/json", 200),
@@ -81,7 +86,7 @@ async def test_a_lifetime_is_read_or_counts_as_not_told(
             200,
         ),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 async def test_a_token_is_found_in_an_answer_that_is_not_as_the_standard_says(
     guarded: Guarded, body: bytes, kind: str, status: int

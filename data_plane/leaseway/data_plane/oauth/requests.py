@@ -59,6 +59,9 @@ _accepted: Final[dict[tuple[str, str], str]] = {}
 authorization servers lock clients that are refused time and again."""
 _REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)
 """The statuses of refusals (RFC 6749, section 5.2), which some servers send without a code."""
+_NO_BEARERS: Final = frozenset({"mac", "n_a", "pop"})
+"""The types of tokens that a server does not take as bearer tokens. Any other word is an
+authorization server's own for one that it does: Slack's are `user` and `bot`."""
 _TEMPORARY: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _RSA_ALGORITHMS: Final = ("RS256", "PS256")
 _EC_ALGORITHMS: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
@@ -409,7 +412,7 @@ def _answer(server: AuthorizationServer, response: Response, key: ProofKey | Non
     place, answer = place_of(server.token_endpoint), _decoded(server, response)
     said = text_in(answer, "token_type").strip()
     kind = said.lower() or "bearer"  # some servers do not say it
-    if kind not in ("bearer", "dpop"):
+    if kind in _NO_BEARERS:
         raise AuthorizationError(
             f"{place} issues tokens of the type {described(said)}, which is not supported; only"
             " bearer and DPoP tokens are",
@@ -430,7 +433,8 @@ def _answer(server: AuthorizationServer, response: Response, key: ProofKey | Non
     return TokenAnswer(
         token,
         _lifetime(seconds_in(answer, "expires_in")),
-        " ".join(texts_in(answer, "scope"))[:_MAX_SCOPES],
+        # GitHub and Slack write commas between scopes.
+        " ".join(texts_in(answer, "scope")).replace(",", " ")[:_MAX_SCOPES],
         refresh,
         key=bound,
         hidden=hidden_tokens(token, refresh, bound.secret if bound is not None else ""),
