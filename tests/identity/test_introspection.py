@@ -204,8 +204,6 @@ async def test_the_endpoint_can_be_written_and_the_client_be_named_in_the_form(
         ({"aud": "other"}, "is not for the audience 'leaseway'"),
         ({"aud": None}, "is not for the audience 'leaseway'"),
         ({"iss": "https://other.example"}, "of another issuer"),
-        ({"tenant": None}, "has no claim 'tenant'"),
-        ({"tenant": "../acme"}, "tenant's name"),
     ],
 )
 async def test_a_token_that_the_answer_does_not_allow_is_unauthenticated(
@@ -216,6 +214,19 @@ async def test_a_token_that_the_answer_does_not_allow_is_unauthenticated(
     assert fault.reason is Reason.UNAUTHENTICATED
     assert sentence in fault.message
     assert refusal_of(fault).status == 401
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"tenant": None}, "has no claim 'tenant'"), ({"tenant": "../acme"}, "tenant's name")],
+)
+async def test_a_valid_token_that_allows_nothing_is_denied_and_needs_no_new_login(
+    build: Build, authority: Authority, changes: dict[str, object], sentence: str
+) -> None:
+    authority.claims = {**CLAIMS, **changes}
+    fault = await refused(build())
+    assert sentence in fault.message
+    assert refusal_of(fault).status == 403
 
 
 async def test_tokens_for_any_audience_are_accepted_if_the_file_says_so(

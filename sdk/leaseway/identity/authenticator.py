@@ -168,6 +168,7 @@ class Authenticator:
         Raises:
             Fault: UNAUTHENTICATED: the credential is missing, invalid, expired or revoked.
                 AUTHORIZATION_FAILED: it is a token that cannot be checked at the moment.
+                PERMISSION_DENIED: it is a valid token that names no tenant or role.
         """
         if self.allows_all:
             return LOOPBACK

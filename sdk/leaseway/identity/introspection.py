@@ -102,7 +102,8 @@ class Introspector:
 
         Raises:
             Fault: UNAUTHENTICATED: the token is not active, or not for this audience.
-                AUTHORIZATION_FAILED: the server could not be asked.
+                AUTHORIZATION_FAILED: the server could not be asked. PERMISSION_DENIED: as
+                `principal_from_claims`.
         """
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             raise unauthenticated("This is no token: it is too long or has other characters.")
@@ -203,7 +204,7 @@ class Introspector:
         """Return the principal that an answer describes.
 
         Raises:
-            Fault: UNAUTHENTICATED.
+            Fault: UNAUTHENTICATED; PERMISSION_DENIED: as `principal_from_claims`.
         """
         issuer = self.settings.issuer
         named = claims.get("iss")

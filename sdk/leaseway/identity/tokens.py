@@ -35,7 +35,7 @@ from leaseway.identity.principal import (
 from leaseway.identity.signatures import Signatures
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
-from leaseway.wire.errors import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.file_stamp import FileStamp, file_stamp
 from leaseway.wire.json_pointer import at_pointer
 from leaseway.wire.names import is_valid_key
@@ -178,7 +178,8 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
     """Return the principal of a verified token.
 
     Raises:
-        Fault: UNAUTHENTICATED: a claim for the tenant, agent or roles is missing or invalid.
+        Fault: PERMISSION_DENIED: a claim for the tenant, agent or roles is missing or invalid. (At
+            UNAUTHENTICATED, MCP clients have people log in again, for a token that says the same.)
     """
     try:
         roles = _roles(issuer, claims)
@@ -188,7 +189,10 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
         if agent is not None:
             agent = check_name("agent", _text(issuer.agent_claim, agent))
     except ValueError as error:
-        raise unauthenticated(f"This token of {issuer.issuer} cannot be used: {error}") from None
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"This token of {issuer.issuer} cannot be used: {error}",
+        ) from None
     expires_at = None if claims.get("exp") is None else float(claims["exp"]) + LEEWAY
     user = _user(issuer, claims, roles) if tenant is not None else None
     return Principal(
@@ -521,7 +525,7 @@ async def verify_token(
 
     Raises:
         Fault: UNAUTHENTICATED, with the reason and never with the token. AUTHORIZATION_FAILED: its
-            key cannot be read at the moment.
+            key cannot be read at the moment. PERMISSION_DENIED: as `principal_from_claims`.
     """
     if len(token) > MAX_TOKEN:
         raise unauthenticated(f"A token has at most {MAX_TOKEN} characters.")
