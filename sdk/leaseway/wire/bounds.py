@@ -56,7 +56,10 @@ MAX_PLACEMENTS: Final = 2048
 plane and on a worker."""
 MAX_TENANT_PLACEMENTS: Final = 4096
 """The same of one tenant."""
-MAX_WATCHERS: Final = 256
+MAX_FRONT_CALLERS: Final = 256
+"""Credentials that one MCP front serves. Each has an SDK client, and gRPC lets all clients of a
+process share a connection, so what a connection may have suffices for a front."""
+MAX_WATCHERS: Final = 2 * MAX_FRONT_CALLERS
 """Watches of tools, of events and of ends of sessions, each kind by one connection to a control
 plane."""
 MAX_TENANT_WATCHERS: Final = 2048
@@ -115,7 +118,7 @@ MAX_HELD: Final = 512 * MIB
 """Bytes of unread results and of arguments that a worker holds for all its streams."""
 MAX_CLIENT_HELD: Final = 384 * MIB
 """Of these, the bytes of one tenant; without a credential, of one connection."""
-MAX_STREAMS: Final = 64
+MAX_STREAMS: Final = 2 * MAX_FRONT_CALLERS
 """Exchange streams of one connection."""
 MAX_TENANT_STREAMS: Final = 2048
 """Exchange streams of one tenant to a worker."""

@@ -255,6 +255,15 @@ async def test_the_streams_of_a_connection_are_limited(
         assert first.HasField("worker")
 
 
+async def test_all_callers_of_a_full_front_have_a_stream_on_its_one_connection() -> None:
+    async with worker_bench() as bench, grpc.aio.insecure_channel(bench.address) as channel:
+        stub = execution_pb2_grpc.ExecutionServiceStub(channel)
+        streams = [stub.Exchange() for _ in range(bounds.MAX_FRONT_CALLERS)]
+        async with asyncio.timeout(BOUND):
+            greetings: Any = await asyncio.gather(*(stream.read() for stream in streams))
+        assert all(greeting.HasField("worker") for greeting in greetings)
+
+
 async def test_the_calls_on_all_streams_of_a_client_are_limited(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,13 +16,11 @@ from typing import Final
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
+from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_credential
 from leaseway.wire.names import check_caller_names
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 from leaseway.wire.timing.running_tasks import keep_running
-
-MAX_CALLERS: Final = 256
-"""Credentials that one front serves; each has an SDK client with its own connections."""
 
 FrontBuilder = Callable[[str, str, str | None, str, str], HttpFront]
 """Builds the front of a tenant, an agent, a key, a principal, whose name is empty if clients are
@@ -58,7 +56,7 @@ class Callers:
         authenticator: Authenticator | None,
         *,
         is_watched: bool = False,
-        limit: int = MAX_CALLERS,
+        limit: int = bounds.MAX_FRONT_CALLERS,
     ) -> None:
         self._build_front = build_front
         self._tenant = tenant
