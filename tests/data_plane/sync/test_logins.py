@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -84,6 +85,20 @@ async def test_a_call_uses_a_login_that_another_process_has_just_finished(tmp_pa
             bench.servers.faults = []
             (place.logins / tenant).touch()
             assert not (await caller.call("mail", tenant=tenant)).HasField("status")
+
+
+async def test_a_login_that_a_tool_asks_for_uses_the_connection_that_replaces_its_own() -> None:
+    async with worker_bench() as bench:
+        await bench.serve("mail", auth=Auth("authorization_code", "tenant"))
+        bench.servers.gate = asyncio.Event()
+        caller, opened = bench.caller(), len(bench.servers.opened)
+        call = await caller.begin(
+            "mcp_admin", "mcp_login", tenant="acme", arguments=b'{"serverId":"mail"}'
+        )
+        await bench.until(lambda: len(bench.servers.opened) > opened)
+        bench.worker.pool.replace(bench.worker.pool.resolve("mail", "acme", ""))
+        bench.servers.gate.set()
+        assert not (await caller.result(call)).HasField("status")
 
 
 @pytest.mark.parametrize("shared", [True, False])

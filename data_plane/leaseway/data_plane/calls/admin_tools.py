@@ -85,12 +85,21 @@ class AdminTools:
     async def _connect(self, server_id: str, active: ActiveCall) -> None:
         """Use the login, and wait until the tools that come with it are known."""
         call = active.call
-        generation = self._pool.resolve(
-            server_id, call.tenant, call.agent, call.user, call.subject_token
-        )
-        async with generation.connection() as live:
-            await generation.relist(live)  # its login may have ended since it was opened
-        await generation.wait_for_listing()
+        used = None
+        while True:
+            generation = self._pool.resolve(
+                server_id, call.tenant, call.agent, call.user, call.subject_token
+            )
+            try:
+                async with generation.connection() as live:
+                    await generation.relist(live)  # its login may have ended since it was opened
+            except Fault:
+                if generation is used or not generation.draining:
+                    raise
+                used = generation  # it was replaced meanwhile, as after logins of others
+            else:
+                await generation.wait_for_listing()
+                return
 
     def _release(self, key: LeaseKey) -> Outcome:
         lease = self._leases.find(key)
