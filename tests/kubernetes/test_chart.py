@@ -73,6 +73,7 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
+        ("fullnameOverride=,nameOverride=My.App", "set fullnameOverride"),
         ("controlPlane.replica=3", "additional properties 'replica' not allowed"),
         ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
         ("workers.gpu.capacitty=3", "additional properties 'capacitty' not allowed"),
@@ -80,7 +81,7 @@ def test_helm_lint_accepts_the_chart(helm: str) -> None:
         ("workers.big.audit.sink=nats://user:secret@nats/A/b", "/audit/sink"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
         ("controlPlane.store.volume.enabled=true", "is for one replica"),
-        ("controlPlane.podLabels.helm\\.sh/chart=x", "podLabels has helm.sh/chart"),
+        ("front.podLabels.app\\.kubernetes\\.io/name=x,front.enabled=true", "podLabels has app."),
         ("image.repository=r@sha256:ab,image.tag=0.1.0", "image.repository has a digest"),
         ("front.inWorkers=true", "set front.enabled, too"),
         ("tls.existingSecret=mine,tls.certManager.enabled=true", "choose one"),
@@ -266,7 +267,7 @@ def test_a_pod_that_is_not_ready_does_not_hold_up_the_drain_of_its_node(helm: st
 def test_a_mesh_that_only_knows_the_pods_of_tcp_services_knows_the_advertised_ports(
     helm: str,
 ) -> None:
-    objects = render(helm)
+    objects = render(helm, "--set=workers.gpu.port=7611,workers.gpu.metricsPort=9465")
     known = {
         (service["spec"]["selector"]["app.kubernetes.io/component"], port["port"])
         for service in of_kind(objects, "Service")
@@ -280,8 +281,8 @@ def test_a_mesh_that_only_knows_the_pods_of_tcp_services_knows_the_advertised_po
         if argument.startswith("--advertise=")
     }
 
-    assert advertised == {("control-plane", 7600), ("worker", 7610)}
-    assert advertised <= known
+    assert advertised == {("control-plane", 7600), ("worker", 7610), ("worker", 7611)}
+    assert advertised | {("worker", 9464), ("worker", 9465)} <= known
 
 
 @pytest.mark.parametrize("tls", [(), _TLS], ids=["http", "https"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -134,6 +137,51 @@ def test_keda_counts_only_the_workers_of_its_pool(helm: str) -> None:
     for trigger in made["spec"]["triggers"]:
         assert 'pod=~"leaseway-worker-gpu-.*"' in trigger["metadata"]["query"]
         assert 'pod!~"leaseway-worker-gpu-big-.*"' in trigger["metadata"]["query"]
+
+
+def test_keda_removes_workers_as_slowly_as_an_hpa(helm: str) -> None:
+    def behavior(kind: str, manifest: str) -> Any:
+        (made,) = of_kind(render(helm, f"--set=workers.a.autoscaling.kind={kind}"), manifest)
+        advanced = made["spec"].get("advanced", {})
+        return advanced.get("horizontalPodAutoscalerConfig", made["spec"])["behavior"]
+
+    assert behavior("keda", "ScaledObject") == behavior("hpa", "HorizontalPodAutoscaler")
+
+
+def test_no_two_long_names_become_the_same(helm: str) -> None:
+    pools = ("--set=workers.browser-automation-a.replicas=1,workers.browser-automation-b.replicas=1",)
+    long = "the-release-of-a-customer-with-a-long-name-team"
+
+    names = [
+        deployment["metadata"]["name"]
+        for team in ("a", "b")
+        for deployment in of_kind(
+            render(helm, *pools, f"--set=fullnameOverride={long}-{team}"), "Deployment"
+        )
+    ]
+
+    assert len(set(names)) == len(names) == 8
+    # A pod has at most 58 characters of the name of its ReplicaSet, which KEDA's query looks for.
+    assert all(len(name) < 58 for name in names)
+
+
+def test_a_new_version_of_the_chart_alone_replaces_no_pod(helm: str, tmp_path: Path) -> None:
+    chart = tmp_path / "leaseway"
+    shutil.copytree(CHART, chart)
+    about = chart / "Chart.yaml"
+    about.write_text(re.sub(r"(?m)^version: .*", "version: 99.0.0", about.read_text()))
+
+    def templates(folder: Path) -> list[Any]:
+        made = subprocess.run(
+            [helm, "template", "leaseway", str(folder), "--set=front.enabled=true"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        objects = [found for found in yaml.safe_load_all(made.stdout) if found]
+        return [found["spec"]["template"] for found in of_kind(objects, "Deployment")]
+
+    assert templates(chart) == templates(CHART)
 
 
 def test_a_tenant_of_any_name_has_its_file(helm: str) -> None:

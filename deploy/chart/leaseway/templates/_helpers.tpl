@@ -51,18 +51,34 @@ telemetry.otlpHeaders: [secretKey]
 tests: [enabled]
 {{- end }}
 
+{{/* A name of at most so many characters: (list NAME LIMIT). One that is cut ends with a digest, so that no two become the same. */}}
+{{- define "leaseway.cut" -}}
+{{- $name := index . 0 -}}
+{{- $limit := index . 1 -}}
+{{- if gt (len $name) $limit -}}
+{{- printf "%s-%s" ($name | trunc (int (sub $limit 9)) | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end }}
+
 {{- define "leaseway.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- include "leaseway.cut" (list (default .Chart.Name .Values.nameOverride) 40) -}}
 {{- end }}
 
 {{- define "leaseway.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains (include "leaseway.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "leaseway.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- $name := include "leaseway.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- $full = include "leaseway.cut" (list (default $full .Values.fullnameOverride) 40) -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $full) -}}
+{{- fail (printf "%s, from the names of release and chart, can't begin the name of a Service: set fullnameOverride to a name of a-z, 0-9 and '-' that begins with a letter" $full) -}}
 {{- end -}}
+{{- $full -}}
+{{- end }}
+
+{{/* The Deployment of a pool (root, pool). Of longer names a pod's has only the beginning. */}}
+{{- define "leaseway.workerName" -}}
+{{- include "leaseway.cut" (list (printf "%s-worker-%s" (include "leaseway.fullname" .root) .pool) 57) -}}
 {{- end }}
 
 {{- define "leaseway.selector" -}}
@@ -143,10 +159,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{/* The labels of a component's pods: those that select them, and `podLabels`. */}}
+{{/*
+The labels of a component's pods: those that select them, and `podLabels`. Not the chart's version, with which each new chart would
+replace all pods.
+*/}}
 {{- define "leaseway.podLabels" -}}
 {{- $own := .own.podLabels | default dict -}}
-{{- $fixed := .labels | fromYaml -}}
+{{- $fixed := omit (.labels | fromYaml) "helm.sh/chart" -}}
 {{- range $name, $_ := $own }}
 {{- if hasKey $fixed $name }}{{ fail (printf "podLabels has %s, which the chart sets itself: choose another name" $name) }}{{ end }}
 {{- end }}
@@ -350,4 +369,11 @@ grpc: { port: {{ .port }}{{ with .service }}, service: {{ . }}{{ end }} }
 {{- define "leaseway.tenantKey" -}}
 {{- $name := ternary . (sha256sum .) (regexMatch "^[-._a-zA-Z0-9]{1,200}$" .) -}}
 {{- printf "tenant.%s.yaml" $name | quote -}}
+{{- end }}
+
+{{/* How fast the autoscaler of a pool removes workers: each waits for its calls, and its leases end. */}}
+{{- define "leaseway.scalingBehavior" -}}
+scaleDown:
+  stabilizationWindowSeconds: 600
+  policies: [{ type: Pods, value: 1, periodSeconds: 120 }]
 {{- end }}
