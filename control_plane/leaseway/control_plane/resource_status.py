@@ -17,6 +17,7 @@ from typing import Any, Final, assert_never
 
 from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
+    LEFT_OUT,
     Condition,
     Facts,
     accepted_condition,
@@ -24,7 +25,7 @@ from leaseway.control_plane.config.kubernetes.status import (
     next_status,
 )
 from leaseway.control_plane.config.layers.sources import Source
-from leaseway.control_plane.config.loading import FileContent
+from leaseway.control_plane.config.loading import FileContent, LeftOut
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.leadership import Elector
@@ -44,10 +45,10 @@ _NOT_DEGRADED: Final = Condition(False, "AsConfigured")
 
 @dataclass(frozen=True)
 class LoadedResource:
-    """A resource with its configuration issues."""
+    """A resource with the condition *Accepted*, and whether it is not disabled."""
 
     resource: CustomResource
-    issues: tuple[ConfigIssue, ...]
+    accepted: Condition
     enabled: bool
 
 
@@ -88,10 +89,12 @@ class ResourceStatus:
         self._loaded = tuple(
             LoadedResource(
                 source.resource,
-                tuple(issues.get(str(source.path), ())),
+                LEFT_OUT
+                if isinstance(content, LeftOut)
+                else accepted_condition(issues.get(str(source.path), ())),
                 source.resource.spec.get("enabled", True) is not False,
             )
-            for source in found
+            for source, content in found.items()
             if source.resource is not None
         )
         known = {loaded.resource.uid for loaded in self._loaded}
@@ -217,7 +220,6 @@ class StateView:
         if loaded.resource.kind == "MCPTenant":
             return self._tenant(loaded)
         name = loaded.resource.name
-        accepted = accepted_condition(loaded.issues)
         key = VariantKey(name)
         status = messages.server(self._state, key, self._now, (), self._errors)
         problem = self._problems.get(name)
@@ -226,9 +228,7 @@ class StateView:
             "leases": self._leases[name],
             "instances": self._live[name],
         }
-        return Facts(
-            accepted, ready_condition(status, loaded, accepted), _degraded(problem), counts
-        )
+        return Facts(loaded.accepted, ready_condition(status, loaded), _degraded(problem), counts)
 
     def _tenant(self, loaded: LoadedResource) -> Facts:
         name = loaded.resource.name
@@ -238,16 +238,13 @@ class StateView:
             "leases": self._tenants[name],
         }
         degraded = _degraded(self._tenant_problems.get(name))
-        accepted = accepted_condition(loaded.issues)
         ready = Condition(True, "Applied", "Its overrides apply.")
-        if not accepted.holds:
+        if not loaded.accepted.holds:
             ready = Condition(False, "NotAccepted", "The condition Accepted says what to fix.")
-        return Facts(accepted, ready, degraded, counts)
+        return Facts(loaded.accepted, ready, degraded, counts)
 
 
-def ready_condition(
-    status: catalog_pb2.ServerStatus, loaded: LoadedResource, accepted: Condition
-) -> Condition:
+def ready_condition(status: catalog_pb2.ServerStatus, loaded: LoadedResource) -> Condition:
     state = server_state_from_proto(status.state)
     message = status.problem or state.meaning
     match state:
@@ -266,8 +263,8 @@ def ready_condition(
         case ServerState.UNKNOWN:
             return Condition(False, "Unknown", message)
         case ServerState.PENDING:
-            if not accepted.holds:
-                text = "It was never accepted, so it is not served."
+            if not loaded.accepted.holds:
+                text = "It is not accepted, so it is not served."
                 return Condition(False, "NotAccepted", text)
             if not loaded.enabled:
                 return Condition(False, "Disabled", "It has `enabled: false`.")

@@ -16,6 +16,7 @@ from leaseway.control_plane.config.kubernetes import api
 from leaseway.control_plane.config.kubernetes.api import CustomResourceList
 from leaseway.control_plane.config.kubernetes.resources import CustomResource, ResourceKind
 from leaseway.control_plane.config.layers.sources import resource_source
+from leaseway.control_plane.config.loading import FileContent, LeftOut
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.leadership import Elector
@@ -60,6 +61,7 @@ async def writing(
     *,
     loaded: Mapping[str, Any],
     newest: Mapping[str, Any],
+    content: FileContent = "",
     elected: bool = False,
 ) -> AsyncIterator[FakeApi]:
     """Write the status of the resource.
@@ -69,6 +71,7 @@ async def writing(
         monkeypatch: Replaces the API.
         loaded: The status that the resource had when it was loaded.
         newest: The status that it has now.
+        content: The content of its document.
         elected: Whether the plane leads after an election.
     """
     fake = FakeApi(plane, newest)
@@ -85,7 +88,7 @@ async def writing(
         elector.leading = True
     status = ResourceStatus(plane, elector)
     source = resource_source(replace(_SERVER, status=loaded))
-    status.loaded({source: ""}, ParsedConfig({}, frozenset(), (), broken=False))
+    status.loaded({source: content}, ParsedConfig({}, frozenset(), (), broken=False))
     task = asyncio.create_task(status.run("team"))
     try:
         async with asyncio.timeout(BOUND):
@@ -140,3 +143,15 @@ async def test_a_new_leader_compares_with_what_the_earlier_one_has_written(
     of_others = {**current, "tools": 7}
     async with writing(plane, monkeypatch, loaded=current, newest=of_others, elected=True) as fake:
         assert (await fake.written.get())[0] == current
+
+
+async def test_a_resource_beyond_the_limit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    plane = Plane(epoch=1, clock=clock)
+    settle(plane, clock)
+    served = {"conditions": [{"type": "Ready", "status": "True"}]}
+    async with writing(plane, monkeypatch, loaded=served, newest=served, content=LeftOut()) as fake:
+        status, _ = await fake.written.get()
+    told = {found["type"]: (found["status"], found["reason"]) for found in status["conditions"]}
+    assert told["Accepted"] == ("False", "TooManyResources")
+    assert told["Ready"] == ("False", "NotAccepted")

@@ -14,11 +14,13 @@ from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.kubernetes.resources import (
     MAX_RESOURCES,
     CustomResource,
-    first_by_name,
     parse_resource,
     resource_text,
+    within_limit,
 )
 from leaseway.control_plane.config.layers.document import Layer
+from leaseway.control_plane.config.layers.sources import resource_source
+from leaseway.control_plane.config.loading import LeftOut, parse_contents
 
 _ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -80,13 +82,32 @@ def test_one_that_nests_too_deep_is_an_error_of_its_own() -> None:
     assert parsed.rejected == {"a"}
 
 
-def test_the_first_by_name_are_read_and_the_rest_counted() -> None:
-    many = [_server(f"s{number:05}", {}) for number in reversed(range(MAX_RESOURCES + 3))]
+def test_a_new_resource_never_takes_the_place_of_one_that_is_read() -> None:
+    def created(name: str, second: int) -> CustomResource:
+        time = f"2026-01-01T00:00:{second:02}Z"
+        return parse_resource(
+            "MCPServer", {"metadata": {"name": name, "creationTimestamp": time}, "spec": {}}
+        )
 
-    kept, skipped = first_by_name(many)
+    old = [created(f"s{number:05}", 1) for number in reversed(range(MAX_RESOURCES))]
 
-    assert (len(kept), skipped) == (MAX_RESOURCES, 3)
-    assert kept[0].name == "s00000"
+    kept, others = within_limit([created("a", 2), *old])
+
+    assert kept == old[::-1]
+    assert [resource.name for resource in others] == ["a"]
+
+
+def test_resources_beyond_the_limit_are_one_issue_and_reject_no_others() -> None:
+    time = _server("time", {"transport": "stdio", "command": "python"})
+    others = {resource_source(_server(name, {})): LeftOut() for name in ("a", "b")}
+
+    parsed = parse_contents({resource_source(time): resource_text(time), **others})
+
+    assert parsed.declared == {"servers.time"}
+    assert not parsed.broken
+    [issue] = parsed.issues
+    assert issue.message.startswith("2 resources of the kind MCPServer are ignored")
+    assert issue.file == "kubernetes/apps"
 
 
 def test_a_change_of_status_alone_is_no_change() -> None:

@@ -23,7 +23,7 @@ from leaseway.wire.messages.states import ServerState
 _PROBLEM = "The process exited with status 1: no such database."
 _RESOURCE = LoadedResource(
     CustomResource(kind="MCPServer", namespace="team", name="a", uid="1", generation=1),
-    (),
+    Condition(True, "Valid"),
     enabled=True,
 )
 
@@ -136,19 +136,15 @@ async def test_the_console_lists_the_worst_servers_first() -> None:
 
 @pytest.mark.parametrize("state", ServerState)
 def test_each_state_is_a_condition_of_its_own(state: ServerState) -> None:
-    accepted = Condition(True, "Valid")
-    reasons = [
-        ready_condition(_status(each_state), _RESOURCE, accepted).reason
-        for each_state in ServerState
-    ]
-    ready = ready_condition(_status(state), _RESOURCE, accepted)
+    reasons = [ready_condition(_status(each_state), _RESOURCE).reason for each_state in ServerState]
+    ready = ready_condition(_status(state), _RESOURCE)
     assert ready.holds is state.is_up
     assert ready.message
     assert reasons.count(ready.reason) == 1
     if not state.is_up:
         status = _status(state)
         status.problem = _PROBLEM
-        assert ready_condition(status, _RESOURCE, accepted).message == _PROBLEM
+        assert ready_condition(status, _RESOURCE).message == _PROBLEM
 
 
 async def test_a_probe_has_time_while_its_worker_reports_that_it_waits(running: Running) -> None:

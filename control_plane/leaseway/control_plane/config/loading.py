@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.kubernetes.resources import MAX_RESOURCES
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.layers.sources import (
     MAX_TENANTS,
@@ -19,7 +20,13 @@ from leaseway.control_plane.config.tree.files import Gone, Unreadable, read_conf
 from leaseway.wire.messages.states import Severity
 from leaseway.wire.names import is_valid_name, is_valid_tenant
 
-FileContent = str | Unreadable | None
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A resource beyond the limit of its kind, which is not read."""
+
+
+FileContent = str | Unreadable | LeftOut | None
 """A file's text, why it can't be read (`Gone` if it was there before), or None if it is missing."""
 
 
@@ -48,7 +55,12 @@ def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
     """
     duplicates = _duplicate_domains(contents)
     refused = [*_unclear_domains(contents)]
-    unread = [*refused, *_unread(contents), *(_second_domain(source) for source in duplicates)]
+    unread = [
+        *refused,
+        *_unread(contents),
+        *_left_out(contents),
+        *(_second_domain(source) for source in duplicates),
+    ]
     layers = [
         Layer(
             kind=source.kind,
@@ -99,6 +111,18 @@ def _unread(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
                 " characters of a-z, A-Z, 0-9, '_' and '-', and not 'all'. The file is skipped."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
+
+
+def _left_out(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
+    """Report resources beyond the limit together; the status of each tells it, too."""
+    sources = [source for source, content in contents.items() if isinstance(content, LeftOut)]
+    for source in sources[:1]:
+        message = (
+            f"{len(sources)} resources of the kind MCPServer are ignored: only the"
+            f" {MAX_RESOURCES} oldest are read. Remove some."
+        )
+        namespace = replace(source, path=source.path.parent.parent)
+        yield _issue(namespace, "error", IssueReason.TOO_LARGE, message)
 
 
 def _unclear_domains(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:

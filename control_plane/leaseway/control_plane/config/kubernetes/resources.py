@@ -21,7 +21,7 @@ KINDS: Final[Mapping[ResourceKind, str]] = {"MCPServer": "mcpservers", "MCPTenan
 """The kinds with their plurals, as in the API's paths."""
 
 MAX_RESOURCES: Final = 2_000
-"""Resources of one kind that are read, the first by name."""
+"""Resources of one kind that are read, the oldest."""
 
 _MAX_DEPTH: Final = 12
 """Nesting limit of a specification; deeper values become null, which no key accepts."""
@@ -34,7 +34,7 @@ class CustomResource:
 
     Its name is the id of a server or tenant; its `uid` differs from that of a later resource with
     the same name. Comparisons ignore `spec` and `status`; `generation` grows with each change of
-    the specification.
+    the specification. `created` is when it was created, in the format of Kubernetes.
     """
 
     kind: ResourceKind
@@ -42,6 +42,7 @@ class CustomResource:
     name: str
     uid: str
     generation: int
+    created: str = field(default="", compare=False)
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     status: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -68,6 +69,7 @@ def parse_resource(kind: ResourceKind, found: Mapping[str, Any]) -> CustomResour
         name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
         generation=int(metadata.get("generation") or 0),
+        created=str(metadata.get("creationTimestamp") or ""),
         spec=_mapping(found.get("spec")),
         status=_mapping(found.get("status")),
     )
@@ -81,10 +83,15 @@ def resource_text(resource: CustomResource) -> str:
     return f'{{"version": 1, "servers":\n{written}}}\n'
 
 
-def first_by_name(resources: Iterable[CustomResource]) -> tuple[list[CustomResource], int]:
-    """Return the first `MAX_RESOURCES` resources of a kind, and the number of the others."""
-    ordered = sorted(resources, key=attrgetter("name"))
-    return ordered[:MAX_RESOURCES], max(0, len(ordered) - MAX_RESOURCES)
+def within_limit(
+    resources: Iterable[CustomResource],
+) -> tuple[list[CustomResource], list[CustomResource]]:
+    """Return the oldest `MAX_RESOURCES` resources of a kind, and the others.
+
+    So a new resource never takes the place of one that is served.
+    """
+    ordered = sorted(resources, key=attrgetter("created", "name"))
+    return ordered[:MAX_RESOURCES], ordered[MAX_RESOURCES:]
 
 
 def _mapping(found: Any) -> Mapping[str, Any]:

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from leaseway.control_plane.config.kubernetes.resources import CustomResource
+from leaseway.control_plane.config.kubernetes.resources import (
+    MAX_RESOURCES,
+    CustomResource,
+)
 from leaseway.control_plane.config.schema.issues import ConfigIssue
 
 _MAX_MESSAGE: Final = 4_000
@@ -65,6 +68,15 @@ def accepted_condition(issues: Sequence[ConfigIssue]) -> Condition:
         return Condition(False, issues_reason(issues), f"{_sentences(errors)} {stays}")
     warnings = [issue.message for issue in issues]
     return Condition(True, "Valid", _sentences(warnings))
+
+
+LEFT_OUT: Final = Condition(
+    False,
+    "TooManyResources",
+    f"It is ignored: only the {MAX_RESOURCES} oldest resources of its kind in the namespace are"
+    " read. Remove others.",
+)
+"""The condition *Accepted* of a resource beyond the limit."""
 
 
 def issues_reason(issues: Sequence[ConfigIssue]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -19,18 +18,16 @@ from pathlib import Path
 from leaseway.control_plane.config.kubernetes.resources import (
     KINDS,
     CustomResource,
-    first_by_name,
     resource_text,
+    within_limit,
 )
 from leaseway.control_plane.config.layers.sources import Source, resource_source
-from leaseway.control_plane.config.loading import FileContent
+from leaseway.control_plane.config.loading import FileContent, LeftOut
 from leaseway.control_plane.config.tree.files import Gone, Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
 from leaseway.control_plane.config.watch.reading import FileSnapshot, file_stamps, read_sources
 
 Clock = Callable[[], float]
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -300,23 +297,16 @@ def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
 def _resources(namespace: Source, resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
     found: dict[Source, FileContent] = {}
     for kind in KINDS:
-        kept, skipped = first_by_name(resource for resource in resources if resource.kind == kind)
-        if skipped and kind == "MCPTenant":  # they would get the common servers
+        kept, others = within_limit(resource for resource in resources if resource.kind == kind)
+        if others and kind == "MCPTenant":  # they would get the common servers
             message = (
-                f"The namespace {namespace.namespace} has {len(kept) + skipped} resources of the"
-                f" kind {kind}, and {len(kept)} are the limit. The configuration stays as it was:"
-                " remove some."
+                f"The namespace {namespace.namespace} has {len(kept) + len(others)} resources of"
+                f" the kind {kind}, and {len(kept)} are the limit. The configuration stays as it"
+                " was: remove some."
             )
             return {namespace: Unreadable(message)}
-        if skipped:
-            _logger.error(
-                "%d resources of the kind %s are ignored: only the first %d by name are read.",
-                skipped,
-                kind,
-                len(kept),
-            )
-        for resource in kept:
-            found[resource_source(resource)] = resource_text(resource)
+        found.update((resource_source(resource), resource_text(resource)) for resource in kept)
+        found.update((resource_source(resource), LeftOut()) for resource in others)
     return found
 
 
