@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.e2e.system import eventually, kit
 from tests.kubernetes.cluster import Cluster, resources
 from tests.kubernetes.processes import Planes
 
+from leaseway.control_plane.config.kubernetes.api import KubernetesRefusal, open_api
+from leaseway.control_plane.config.kubernetes.resources import parse_resource
 from leaseway.sdk import AsyncClient, ToolNotFound
 
 
@@ -96,6 +99,23 @@ async def test_a_resource_is_served_and_its_status_reports_that(
     async with AsyncClient(planes.address) as client:
         result = await client.call_tool("current_time", {"timezone": "UTC"})
         assert not result.is_error
+
+
+async def test_a_status_is_not_written_to_a_later_resource_of_the_same_name(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = cluster.apply("MCPTenant", "acme", {"servers": {}}, namespace=namespace)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig("admin", namespace)))
+    resource = parse_resource("MCPTenant", found)
+    watched = Watched(cluster, namespace, "acme", "mcptenants")
+    async with open_api(namespace) as api:
+        await api.write_status(replace(resource, uid="of-an-earlier-one"), {"servers": 7})
+        assert (await watched.get())["status"] == found["status"]
+        await api.write_status(resource, {"servers": 7})
+        assert (await watched.get())["status"] == {"servers": 7}
+
+        with pytest.raises(KubernetesRefusal, match="should be greater than or equal to 0"):
+            await api.write_status(resource, {"servers": -1})
 
 
 async def test_an_invalid_edit_is_reported_and_changes_no_server(

@@ -45,6 +45,8 @@ _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _PLUGIN: Final = "the program that KUBECONFIG names for credentials"
 _MAX_SILENCE: Final = 60.0
 """Seconds without an event until a watch ends: its connection may be dead."""
+_UNMATCHED: Final = "the server rejected our request due to an error in our request"
+"""All that the API says of a patch whose `test` fails; what else is wrong with one is named."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
 
 
@@ -148,21 +150,30 @@ class KubernetesApi:
                 yield change, parse_resource(kind, found)
 
     async def write_status(self, resource: CustomResource, status: Mapping[str, Any]) -> None:
-        """Replace the given fields of a resource's status; ignore a deleted resource.
+        """Replace a resource's status; ignore a resource that was deleted, or created again.
 
         Raises:
             KubernetesFailure: The API rejected it.
         """
-        async with _failures(
-            f"write the status of {resource}", ignored=(404,), timeout=self._timeout
-        ):
-            await self.client.patch(
-                self._types[resource.kind].Status,
-                resource.name,
-                {"status": dict(status)},
-                namespace=resource.namespace,
-                patch_type=PatchType.MERGE,
-            )
+        request = f"write the status of {resource}"
+        patch = [
+            # One that has its name since is another one, of which this status says nothing.
+            {"op": "test", "path": "/metadata/uid", "value": resource.uid},
+            {"op": "add", "path": "/status", "value": dict(status)},
+        ]
+        try:
+            async with _failures(request, ignored=(404,), raw=(422,), timeout=self._timeout):
+                await self.client.patch(
+                    self._types[resource.kind].Status,
+                    resource.name,
+                    patch,
+                    namespace=resource.namespace,
+                    patch_type=PatchType.JSON,
+                )
+        except ApiError as error:
+            message = error.status.message or ""
+            if message != _UNMATCHED:
+                raise _refusal(request, 422, message) from None
 
     async def record_event(
         self, resource: CustomResource, kind: str, reason: str, note: str
