@@ -149,7 +149,9 @@ def test_keda_removes_workers_as_slowly_as_an_hpa(helm: str) -> None:
 
 
 def test_no_two_long_names_become_the_same(helm: str) -> None:
-    pools = ("--set=workers.browser-automation-a.replicas=1,workers.browser-automation-b.replicas=1",)
+    pools = (
+        "--set=workers.browser-automation-a.replicas=1,workers.browser-automation-b.replicas=1",
+    )
     long = "the-release-of-a-customer-with-a-long-name-team"
 
     names = [

@@ -176,11 +176,6 @@ _STATUS: Final[Schema] = {
     "default": {"observedGeneration": -1},
     "properties": {
         "observedGeneration": {"type": "integer", "format": "int64"},
-        "registryVersion": {
-            "description": "The registry version that the counts refer to.",
-            "type": "integer",
-            "format": "int64",
-        },
         "tools": {"type": "integer", "minimum": 0},
         "leases": {"type": "integer", "minimum": 0},
         "instances": {"type": "integer", "minimum": 0},

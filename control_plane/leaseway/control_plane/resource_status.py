@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 
@@ -23,10 +23,15 @@ from leaseway.control_plane.config.kubernetes.status import (
     accepted_condition,
     is_due,
     next_status,
+    sentences,
 )
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, LeftOut
-from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.schema.issues import (
+    ConfigIssue,
+    IssueReason,
+    ParsedConfig,
+)
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.leadership import Elector
 from leaseway.control_plane.plane import Plane
@@ -40,6 +45,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL: Final = 1.0
 """Minimum seconds between two comparisons."""
 _MAX_INTERVAL: Final = 30.0
+_ISSUE_REASONS: Final = frozenset(IssueReason)
+"""Reasons of what the condition *Accepted* tells."""
 _NOT_DEGRADED: Final = Condition(False, "AsConfigured")
 
 
@@ -205,9 +212,12 @@ class StateView:
         self._tenants = Counter(lease.key.tenant for lease in leases)
         self._problems: dict[str, Problem] = {}
         self._tenant_problems: dict[str, Problem] = {}
+        self._warnings: dict[str, list[str]] = {}
         for entry in self._state.problems.open():
             problem = entry.problem
             if problem.severity != "error":
+                if _concerns_tools(problem):
+                    self._warnings.setdefault(problem.server_id, []).append(problem.text)
                 continue
             if problem.tenant:
                 self._tenant_problems.setdefault(problem.tenant, problem)
@@ -228,7 +238,10 @@ class StateView:
             "leases": self._leases[name],
             "instances": self._live[name],
         }
-        return Facts(loaded.accepted, ready_condition(status, loaded), _degraded(problem), counts)
+        ready = ready_condition(status, loaded)
+        if ready.holds and (warnings := self._warnings.get(name)):
+            ready = replace(ready, message=sentences([ready.message, *sorted(warnings)]))
+        return Facts(loaded.accepted, ready, _degraded(problem), counts)
 
     def _tenant(self, loaded: LoadedResource) -> Facts:
         name = loaded.resource.name
@@ -270,6 +283,15 @@ def ready_condition(status: catalog_pb2.ServerStatus, loaded: LoadedResource) ->
                 return Condition(False, "Disabled", "It has `enabled: false`.")
             return Condition(False, "Pending", message)
     assert_never(state)
+
+
+def _concerns_tools(problem: Problem) -> bool:
+    """Return whether a warning says what callers do not get of a server, such as for a name clash.
+
+    Those of workers may change all the time, and each change is a write to the cluster's store.
+    """
+    is_own = bool(problem.server_id) and not problem.tenant and not problem.worker_id
+    return is_own and problem.reason not in _ISSUE_REASONS
 
 
 def _degraded(problem: Problem | None) -> Condition:

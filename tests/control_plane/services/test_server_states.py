@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.kubernetes.status import Condition
 from leaseway.control_plane.console import records
 from leaseway.control_plane.console.records import ServerRows
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import LoadedResource, StateView, ready_condition
 from leaseway.sdk.operators.views import server_from_proto
@@ -145,6 +147,20 @@ def test_each_state_is_a_condition_of_its_own(state: ServerState) -> None:
         status = _status(state)
         status.problem = _PROBLEM
         assert ready_condition(status, _RESOURCE).message == _PROBLEM
+
+
+async def test_a_resource_says_which_tools_callers_do_not_get(running: Running) -> None:
+    running.load(spec("a"))
+    clash = Problem("server", "TOOL_NAME_CLASH", "It's taken.", server_id="a", severity="warning")
+    async with worker(running.address) as w1:
+        await w1.serve("echo")
+        await w1.apply_until("a")
+        table = running.plane.state.problems
+        table.report(clash, now=1.0)
+        table.report(replace(clash, message="It's slow.", worker_id=w1.id), now=2.0)
+
+        ready = StateView(running.plane).facts(_RESOURCE).ready
+    assert ready == Condition(True, "Serving", "Callers can use its tools. It's taken.")
 
 
 async def test_a_probe_has_time_while_its_worker_reports_that_it_waits(running: Running) -> None:

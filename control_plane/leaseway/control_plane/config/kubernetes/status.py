@@ -65,9 +65,9 @@ def accepted_condition(issues: Sequence[ConfigIssue]) -> Condition:
     errors = [issue.message for issue in issues if issue.severity == "error"]
     if errors:
         stays = "The previous version stays in force."
-        return Condition(False, issues_reason(issues), f"{_sentences(errors)} {stays}")
+        return Condition(False, issues_reason(issues), f"{sentences(errors)} {stays}")
     warnings = [issue.message for issue in issues]
-    return Condition(True, "Valid", _sentences(warnings))
+    return Condition(True, "Valid", sentences(warnings))
 
 
 LEFT_OUT: Final = Condition(
@@ -167,7 +167,8 @@ def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> ResourceEvent | No
     return ResourceEvent(severity, reason, note[:_MAX_NOTE].decode(errors="ignore"))
 
 
-def _sentences(messages: Sequence[str]) -> str:
+def sentences(messages: Sequence[str]) -> str:
+    """Return the first of different messages, and how many more there are."""
     unique = list(dict.fromkeys(messages))
     more = f" And {len(unique) - _MAX_LISTED} more." if len(unique) > _MAX_LISTED else ""
     return " ".join(unique[:_MAX_LISTED]) + more
