@@ -18,6 +18,8 @@ from tests.kubernetes.cluster import ApiRefused, Cluster
 from tests.kubernetes.processes import Planes
 from tests.postgres_server import PostgresServer, postgres_server
 
+from leaseway.control_plane.config.kubernetes.api import KubernetesLease, open_api
+from leaseway.control_plane.leadership import LeaseFailure, LeaseRecord
 from leaseway.control_plane.store.port import Delete, Room, StoreFenced
 from leaseway.control_plane.store.postgresql import PostgresStore
 from leaseway.sdk import AsyncClient, ConfirmationRequired, ControlPlaneUnavailable, NotLeader
@@ -208,6 +210,20 @@ async def kill_leader(
 
 def claimed_epoch(database: PostgresServer, name: str) -> int:
     return int(database.sql("SELECT epoch FROM leaseway.meta", name))
+
+
+async def test_a_lease_that_its_namespace_does_not_take_is_a_failure(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig("admin", namespace)))
+    record = LeaseRecord("127.0.0.1:1_me", 3, 0)
+    async with open_api(namespace) as api:
+        with pytest.raises(LeaseFailure, match=r'namespaces "nowhere" not found\.$'):
+            await KubernetesLease(api.client, "nowhere", "one").create(record)
+
+        cluster.request("DELETE", f"/api/v1/namespaces/{namespace}")
+        with pytest.raises(LeaseFailure, match=r"because it is being terminated\.$"):
+            await KubernetesLease(api.client, namespace, "one").create(record)
 
 
 async def test_a_leader_releases_the_lease_when_it_stops(

@@ -251,9 +251,9 @@ class KubernetesLease:
     @contextlib.asynccontextmanager
     async def _failures(self, verb: str) -> AsyncIterator[None]:
         try:
-            async with _failures(
-                f"{verb} the Lease {self._namespace}/{self._name}", raw=(404, 409)
-            ):
+            # Only a read may find none: a write without its namespace has failed.
+            raw = (404,) if verb == "read" else (409,)
+            async with _failures(f"{verb} the Lease {self._namespace}/{self._name}", raw=raw):
                 yield
         except ApiError as error:
             if error.status.code == 409:
@@ -319,11 +319,14 @@ async def _failures(
 
 
 def _refusal(request: str, code: int, message: str) -> KubernetesFailure:
-    hint = {
-        401: " Its token is missing or out of date.",
-        403: " Give its service account that right: see the chart's Role.",
-        404: " Are the custom resource definitions installed? See the chart's folder crds.",
-    }.get(code, "")
+    hint = ""
+    if code == 401:
+        hint = " Its token is missing or out of date."
+    elif code == 403 and (message == "Forbidden" or ' is forbidden: User "' in message):
+        # Otherwise a quota, a policy or the end of the namespace, which the message names.
+        hint = " Give its service account that right: see the chart's Role."
+    elif code == 404 and not message.endswith('" not found'):
+        hint = " Are the custom resource definitions installed? See the chart's folder crds."
     is_of_request = 400 <= code < 500 and code not in (401, 429)
     kind = KubernetesRefusal if is_of_request else KubernetesFailure
     return kind(f"The Kubernetes API did not {request} ({code}): {message.rstrip('.')}.{hint}")
