@@ -45,6 +45,8 @@ _logger = logging.getLogger(__name__)
 _INTERVAL: Final = 1.0
 """Minimum seconds between two comparisons."""
 _MAX_INTERVAL: Final = 30.0
+_READ_INTERVAL: Final = 300.0
+"""Seconds until the statuses are read again."""
 _ISSUE_REASONS: Final = frozenset(IssueReason)
 """Reasons of what the condition *Accepted* tells."""
 _NOT_DEGRADED: Final = Condition(False, "AsConfigured")
@@ -72,7 +74,7 @@ class ResourceStatus:
         self._loaded: tuple[LoadedResource, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
         self._written_at: dict[str, float] = {}
-        self._has_read = elector is None  # without others, what was loaded is the newest
+        self._read_at = -math.inf
         self._failing = False
         self._refused: set[str] = set()
 
@@ -163,13 +165,14 @@ class ResourceStatus:
         return all_written
 
     async def _read_statuses(self, api: Any) -> None:
-        """Read what an earlier leader has written since the resources were loaded here."""
-        if self._has_read:
+        """Read what others have written: an earlier leader, or anyone who may edit statuses."""
+        mono = self._plane.clock().mono
+        if mono - self._read_at < _READ_INTERVAL:
             return
         for kind in KINDS:
             for resource in (await api.list(kind)).resources:
                 self._written[resource.uid] = resource.status
-        self._has_read = True
+        self._read_at = mono
 
     async def _try(
         self, kind: str, writing: Awaitable[None], accepted: set[str], refused: set[str]

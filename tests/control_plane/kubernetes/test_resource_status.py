@@ -32,6 +32,7 @@ class FakeApi:
     """The API with one resource.
 
     Attributes:
+        status: The status of the resource.
         opened: Set when a control plane has begun to write statuses.
         written: The statuses that were written, with whether the plane had settled by then.
     """
@@ -40,14 +41,14 @@ class FakeApi:
         self.opened = asyncio.Event()
         self.written: asyncio.Queue[tuple[Mapping[str, Any], bool]] = asyncio.Queue()
         self._plane = plane
-        self._status = status
+        self.status = status
 
     async def list(self, kind: ResourceKind) -> CustomResourceList:
-        found = (replace(_SERVER, status=self._status),) if kind == _SERVER.kind else ()
+        found = (replace(_SERVER, status=self.status),) if kind == _SERVER.kind else ()
         return CustomResourceList(found, "1")
 
     async def write_status(self, _resource: CustomResource, status: Mapping[str, Any]) -> None:
-        self._status = status
+        self.status = status
         self.written.put_nowait((status, self._plane.state.settled))
 
     async def record_event(self, *_about: object) -> None:
@@ -143,6 +144,25 @@ async def test_a_new_leader_compares_with_what_the_earlier_one_has_written(
     of_others = {**current, "tools": 7}
     async with writing(plane, monkeypatch, loaded=current, newest=of_others, elected=True) as fake:
         assert (await fake.written.get())[0] == current
+
+
+async def test_a_status_that_someone_else_has_removed_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    plane = configured(clock)
+    settle(plane, clock)
+    async with writing(plane, monkeypatch, loaded={}, newest={}) as fake:
+        first, _ = await fake.written.get()
+        fake.status = {}
+        clock.seconds += 300
+        with plane.transition() as (state, now):
+            state.apply_config(
+                {VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, frozenset(), (), now
+            )
+        again, _ = await fake.written.get()
+    assert again["observedGeneration"] == first["observedGeneration"] == 1
+    assert len(again["conditions"]) == 3
 
 
 async def test_a_resource_beyond_the_limit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
