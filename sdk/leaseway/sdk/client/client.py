@@ -15,10 +15,10 @@ from leaseway.sdk.catalog.providers import describe_refusal
 from leaseway.sdk.catalog.tools import Tool
 from leaseway.sdk.client.artifacts import ClientMedia, Wait
 from leaseway.sdk.client.calls import AsyncCalls
-from leaseway.sdk.client.listings import AsyncListings
+from leaseway.sdk.client.listings import AsyncListings, fetch_tools
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
-from leaseway.sdk.client.watches import AsyncToolWatch, TenantTools
+from leaseway.sdk.client.watches import AsyncToolWatch, WatchedList
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators import operations
@@ -240,7 +240,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
             An asynchronous iterator of `ToolList`s, which ends when the client is closed.
         """
         self._runtime()  # raises if the client is closed
-        return AsyncToolWatch(TenantTools(self), servers)
+        return AsyncToolWatch(WatchedList(self, "tools", fetch_tools), servers)
 
     async def servers(
         self, *, load: bool = False, all_tenants: bool = False, timeout: float | None = None

@@ -23,7 +23,7 @@ from leaseway.sdk.client.listings import (
     fetch_templates,
     fetch_tools,
 )
-from leaseway.sdk.client.watches import AsyncListWatch, AsyncToolWatch, SessionList
+from leaseway.sdk.client.watches import AsyncListWatch, AsyncToolWatch, WatchedList
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import Lease
 from leaseway.sdk.operators.operations import perform
@@ -215,25 +215,25 @@ class AsyncSession(AsyncCalls):
             An asynchronous iterator of `ToolList`s, which ends when the session or the client is
             closed.
         """
-        self._runtime()  # raises if the session is closed
-        return AsyncToolWatch(SessionList(self, "tools", fetch_tools), servers)
+        return AsyncToolWatch(self._watched("tools", fetch_tools), servers)
 
     def watch_prompts(self, servers: Sequence[str] | None = None) -> AsyncListWatch[PromptList]:
         """Watch the prompts that the session sees; see `watch_tools`."""
-        self._runtime()
-        return AsyncListWatch(SessionList(self, "prompts", fetch_prompts), servers)
+        return AsyncListWatch(self._watched("prompts", fetch_prompts), servers)
 
     def watch_resources(self, servers: Sequence[str] | None = None) -> AsyncListWatch[ResourceList]:
         """Watch the resources that the session sees; see `watch_tools`."""
-        self._runtime()
-        return AsyncListWatch(SessionList(self, "resources", fetch_resources), servers)
+        return AsyncListWatch(self._watched("resources", fetch_resources), servers)
 
     def watch_resource_templates(
         self, servers: Sequence[str] | None = None
     ) -> AsyncListWatch[ResourceTemplateList]:
         """Watch the resource templates that the session sees; see `watch_tools`."""
-        self._runtime()
-        return AsyncListWatch(SessionList(self, "templates", fetch_templates), servers)
+        return AsyncListWatch(self._watched("templates", fetch_templates), servers)
+
+    def _watched(self, kind: ListKind, fetch: Fetch[CatalogListT]) -> WatchedList[CatalogListT]:
+        self._runtime()  # raises if the session is closed
+        return WatchedList(self._client, kind, fetch, self)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""

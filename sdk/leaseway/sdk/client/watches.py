@@ -16,7 +16,7 @@ from leaseway.sdk.calls.own_lists import first_of
 from leaseway.sdk.catalog.lease_items import LeaseItems
 from leaseway.sdk.catalog.resolver import RegistryVersion
 from leaseway.sdk.catalog.tools import ToolList
-from leaseway.sdk.client.listings import CatalogListT, Fetch, fetch_tools, with_own
+from leaseway.sdk.client.listings import CatalogListT, Fetch, with_own
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
@@ -31,74 +31,6 @@ _TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Reasons for which a list is missing for a while only, for example during a restart."""
 
 
-class ListSource(Protocol[CatalogListT]):
-    """Whose list a watch yields, and which one."""
-
-    @property
-    def fetch(self) -> Fetch[CatalogListT]:
-        """Reads the list of all."""
-
-    def is_closed(self) -> bool:
-        """Return whether the watch has ended."""
-
-    @property
-    def user(self) -> str | None:
-        """The user for whom is listed; None means the client's."""
-
-    def runtime(self) -> Runtime:
-        """Return the client's runtime; raises a RuntimeError if it cannot be used."""
-
-    def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
-        """Raise a Fault if something has ended that the watch depends on."""
-
-    async def complete(
-        self, runtime: Runtime, items: CatalogListT, servers: Sequence[str] | None
-    ) -> CatalogListT:
-        """Return the list that is yielded, from that of the tenant."""
-
-    async def wait_beyond(
-        self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
-    ) -> None:
-        """Wait until another list may be due than `complete` has returned last."""
-
-
-class TenantTools:
-    """The tools that a tenant sees.
-
-    Args:
-        client: The tenant's client.
-    """
-
-    user: Final = None
-    fetch: Final = staticmethod(fetch_tools)
-
-    def __init__(self, client: RuntimeOwner) -> None:
-        self._client = client
-
-    def is_closed(self) -> bool:
-        """Return whether the client is closed."""
-        return self._client._closed
-
-    def runtime(self) -> Runtime:
-        """Return the client's runtime."""
-        return self._client._runtime()
-
-    def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
-        """Nothing ends before the client."""
-
-    async def complete(
-        self, runtime: Runtime, items: ToolList, servers: Sequence[str] | None
-    ) -> ToolList:
-        """Return the list unchanged."""
-        return items
-
-    async def wait_beyond(
-        self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
-    ) -> None:
-        """Wait for a change of the registry."""
-        await registry.wait_beyond(version, lists)
-
-
 class WatchedSession(Protocol):
     """An `AsyncSession`, as its watch uses it."""
 
@@ -111,44 +43,55 @@ class WatchedSession(Protocol):
         """Return the runtime; raises a RuntimeError if the session or its client is closed."""
 
 
-class SessionList(Generic[CatalogListT]):
-    """A list that a session sees, with what is in those of its leases.
+class WatchedList(Generic[CatalogListT]):
+    """The list that a watch yields: a tenant's, or a session's, whose leases may differ.
 
     Args:
-        session: The session.
+        client: The client.
         kind: Which list it is.
         fetch: Reads the list of all.
+        session: The session, or None for the tenant's list.
     """
 
-    def __init__(self, session: WatchedSession, kind: ListKind, fetch: Fetch[CatalogListT]) -> None:
-        self._session = session
+    def __init__(
+        self,
+        client: RuntimeOwner,
+        kind: ListKind,
+        fetch: Fetch[CatalogListT],
+        session: WatchedSession | None = None,
+    ) -> None:
+        self._client = client
         self._kind: ListKind = kind
         self.fetch = fetch
+        self._session = session
         self._seen: Mapping[ClientLease, LeaseItems[Any] | None] = {}
 
     def is_closed(self) -> bool:
-        """Return whether the session or its client is closed."""
-        return self._session._closed or self._session._client._closed
+        """Return whether the client or the session is closed."""
+        return self._client._closed or (self._session is not None and self._session._closed)
 
     @property
     def user(self) -> str | None:
-        """The session's user; None means the client's."""
-        return self._session.user or None
+        """The user for whom is listed; None means the client's."""
+        return (self._session.user or None) if self._session is not None else None
 
     def runtime(self) -> Runtime:
-        """Return the client's runtime."""
-        return self._session._runtime()
+        """Return the client's runtime; raises a RuntimeError if it cannot be used."""
+        return self._client._runtime() if self._session is None else self._session._runtime()
 
     def check(self, runtime: Runtime, servers: Sequence[str] | None) -> None:
         """Raise how a lease of the session ended."""
-        ended = runtime.leases.book.find_end(self._session.key, servers)
-        if ended is not None:
-            raise ended
+        if self._session is not None:
+            ended = runtime.leases.book.find_end(self._session.key, servers)
+            if ended is not None:
+                raise ended
 
     async def complete(
         self, runtime: Runtime, items: CatalogListT, servers: Sequence[str] | None
     ) -> CatalogListT:
-        """Return the list with that in which the session's leases differ."""
+        """Return the list that is yielded, from that of the tenant."""
+        if self._session is None:
+            return items
         self._seen = await runtime.caller.own_lists.of_session(self._session.key, self._kind)
         return with_own(items, self._kind, self._seen.values(), servers)
 
@@ -156,6 +99,9 @@ class SessionList(Generic[CatalogListT]):
         self, runtime: Runtime, registry: RegistryVersion, version: int, lists: int | None
     ) -> None:
         """Wait for a change of the registry, of the session's leases or of their lists."""
+        if self._session is None:
+            await registry.wait_beyond(version, lists)
+            return
         own = runtime.caller.own_lists
         await first_of(
             registry.wait_beyond(version, lists),
@@ -175,7 +121,7 @@ class AsyncListWatch(ProcessHandle, Generic[CatalogListT]):
     until `acquire` or `release`.
     """
 
-    def __init__(self, source: ListSource[CatalogListT], servers: Sequence[str] | None) -> None:
+    def __init__(self, source: WatchedList[CatalogListT], servers: Sequence[str] | None) -> None:
         self._source = source
         self._servers = list(servers) if servers is not None else None
         self._last: CatalogListT | None = None
