@@ -165,7 +165,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("worker_labels: {gpu: ▸true}", "worker_labels.gpu", "WRONG_TYPE",
      ("'servers.s.worker_labels.gpu' must be text, but it is true or false; put it in quotes.")),
     ("worker_labels: {▸a b: x}", "worker_labels.a b", "BAD_VALUE",
-     "'a b' is not a label: write 1 to 128 letters, digits, '.', '_', '-' and '/'."),
+     ("'a b' under 'servers.s.worker_labels' is not a label: write 1 to 128 letters, digits, '.',"
+      " '_', '-' and '/'.")),
     ("domain_may: [▸worker_labels]", "domain_may[0]", "BAD_VALUE",
      ("'servers.s.domain_may[0]' opens keys of this server, such as 'args', or names, such as"
       " 'env.NAME'; 'worker_labels' is neither: did you mean 'worker_labels'?")),
@@ -232,7 +233,7 @@ HTTP_ERRORS: list[tuple[str, str, str, str]] = [
      "'args' is not for the transport 'streamable_http', only for 'stdio'; remove it."),
     ("url: http://a, headers: {▸'a b': x}", "headers.a b", "BAD_VALUE",
      "'a b' under 'servers.s.headers' is not the name of a header: write letters, digits and '-'."),
-    ("url: http://a, headers: {A: x, ▸a: y}", "headers.a", "BAD_VALUE",
+    ("url: http://a, headers: {A: x, a: ▸y}", "headers.a", "BAD_VALUE",
      "'a' under 'servers.s.headers' is set twice; headers differ by more than case."),
     ("url: http://a, headers: {▸Mcp-Session-Id: x}", "headers.Mcp-Session-Id", "BAD_VALUE",
      ("'Mcp-Session-Id' under 'servers.s.headers' is set by Leaseway itself; use the key"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,9 +15,8 @@ from leaseway.control_plane.config.schema import credentials
 from leaseway.control_plane.config.schema.fields import (
     MAX_HEADER,
     MAX_URL,
-    reference,
-    value_schema,
-    warn_of_credential,
+    warn_of_named,
+    worker_value,
 )
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
@@ -25,7 +25,7 @@ from leaseway.control_plane.config.schema.issues import (
     Where,
     quoted,
 )
-from leaseway.control_plane.config.schema.tables import entries_of, record_of
+from leaseway.control_plane.config.schema.tables import by_name, entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
     BadValue,
@@ -36,9 +36,8 @@ from leaseway.control_plane.config.schema.values import (
     reader,
     reader_of,
     suggestion,
-    worker_text,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Table, TableEntry, Tree
+from leaseway.control_plane.config.tree.yaml_tree import TableEntry, Tree
 from leaseway.spec.auth import (
     ACTOR_TOKEN,
     ADDRESSES,
@@ -142,67 +141,42 @@ def _redirect_fault(address: str) -> str | None:
     return None
 
 
-def _value(longest: int, kind: str) -> Reader[Value]:
-    literal = worker_text(longest=longest, empty=False)
+def _credential(longest: int, kind: str) -> Reader[Value]:
+    def kind_of(text: str) -> str | None:
+        return None if text.startswith("${") else kind
 
-    @reader(value_schema(longest))
-    def read(node: Tree, where: Where) -> Value:
-        if isinstance(node, Table):
-            return reference.read(node, where)
-        text = literal.read(node, where)
-        if kind and not text.startswith("${"):
-            warn_of_credential(node, where, kind)
-        elif not kind:
-            warn_of_credential(node, where, credentials.credential_kind("", text))
-        return Value("literal", text)
-
-    return read
+    return worker_value(longest, kind_of=kind_of)
 
 
 _ADDRESS: Final = checked(plain_text(longest=MAX_URL, empty=False), _address_fault)
 _ENDPOINT: Final = checked(plain_text(longest=MAX_URL, empty=False), _endpoint_fault)
 _RESOURCE: Final = checked(plain_text(longest=MAX_URL, empty=False), _resource_fault)
-_PARAMETER_VALUE: Final = plain_text(longest=_MAX_PARAMETER)
 _SCOPE: Final = checked(plain_text(longest=_MAX_SCOPE, empty=False), _scope_fault)
-
-
-@reader(
-    {
-        "type": "object",
-        "maxProperties": _MAX_PARAMETERS,
-        "additionalProperties": _PARAMETER_VALUE.schema,
-    }
-)
-def _parameters(node: Tree, where: Where) -> dict[str, str]:
-    """Read what else an authorization server wants; an empty text removes a parameter."""
-    found: dict[str, str] = {}
-    for entry in entries_of(node, where, _MAX_PARAMETERS, "parameters"):
-        place = where.child(entry)
-        fault = _parameter_fault(entry.name)
-        if fault:
-            place.error(entry.at, IssueReason.BAD_VALUE, f"{quoted(entry.name)} {fault}")
-            continue
-        value = _PARAMETER_VALUE(entry.value, place)
-        if value is not None:
-            kind = credentials.credential_kind(entry.name, value)
-            warn_of_credential(entry.value, place, kind)
-            found[entry.name] = value
-    return found
 
 
 def _parameter_fault(name: str) -> str | None:
     if not _PARAMETER.fullmatch(name):
-        return "is no parameter: write 1 to 64 letters, digits, '.', '_', '~' and '-'."
+        return "is no parameter: write 1 to 64 letters, digits, '.', '_', '~' and '-'"
     if name not in _OWN_PARAMETERS:
         return None
     key = _OWN_PARAMETERS[name]
-    return f"is set by workers: write {quoted(key)} instead." if key else "is set by workers."
+    return f"is set by workers: write {quoted(key)} instead" if key else "is set by workers"
 
 
-_CLIENT: Final = _value(MAX_HEADER, "")
-_SECRET: Final = _value(MAX_HEADER, "a client secret")
-_PRIVATE_KEY: Final = _value(MAX_TEXT, "a private key")
-_TOKEN: Final = _value(MAX_TEXT, "a token")
+_PARAMETERS: Final = by_name(
+    plain_text(longest=_MAX_PARAMETER),
+    _MAX_PARAMETERS,
+    _parameter_fault,
+    what="parameters",
+    accepted=warn_of_named,
+)
+"""Reads what else an authorization server wants; an empty text removes a parameter."""
+
+
+_CLIENT: Final = worker_value(MAX_HEADER, kind_of=partial(credentials.credential_kind, ""))
+_SECRET: Final = _credential(MAX_HEADER, "a client secret")
+_PRIVATE_KEY: Final = _credential(MAX_TEXT, "a private key")
+_TOKEN: Final = _credential(MAX_TEXT, "a token")
 _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     CLIENT_ID: _CLIENT,
     CLIENT_SECRET: _SECRET,
@@ -218,7 +192,7 @@ _KEY_READERS: Final[Mapping[str, Reader[Any]]] = {
     "resource": _RESOURCE,
     "client_metadata_url": checked(_ADDRESS, _metadata_fault),
     "redirect_uri": checked(plain_text(longest=MAX_URL, empty=False), _redirect_fault),
-    "parameters": _parameters,
+    "parameters": _PARAMETERS,
     "identity_provider": _ADDRESS,
     **dict.fromkeys(ADDRESSES, _ENDPOINT),
 }

@@ -7,13 +7,13 @@ like credentials cause a warning that names the key, never the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.schema import credentials
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import entries_of
+from leaseway.control_plane.config.schema.tables import by_name, entries_of
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
     BadValue,
@@ -28,7 +28,7 @@ from leaseway.control_plane.config.schema.values import (
     text,
     worker_text,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, TableEntry, Tree
 from leaseway.spec.kinds.table import part_type
 from leaseway.spec.lease_names import PRIVATE, depth_of_names
 from leaseway.spec.references import Value
@@ -55,7 +55,6 @@ _RESERVED_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
 )
 _PATH: Final = text(longest=MAX_COMMAND, empty=False)
-_LABEL_VALUE: Final = plain_text(longest=MAX_LABEL)
 
 
 def _shown_text(what: str, *, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
@@ -127,29 +126,16 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...]:
     return tuple(values)
 
 
-@reader(
-    {
-        "type": "object",
-        "maxProperties": MAX_LABELS,
-        "additionalProperties": _LABEL_VALUE.schema,
-    }
+def _label_fault(name: str) -> str | None:
+    if _LABEL.fullmatch(name):
+        return None
+    return f"is not a label: write 1 to {MAX_LABEL} letters, digits, '.', '_', '-' and '/'"
+
+
+worker_labels: Final = by_name(
+    plain_text(longest=MAX_LABEL), MAX_LABELS, _label_fault, what="labels"
 )
-def worker_labels(node: Tree, where: Where) -> dict[str, str]:
-    """Read the labels that a worker must have to get the server."""
-    labels: dict[str, str] = {}
-    for entry in entries_of(node, where, MAX_LABELS, "labels"):
-        place = where.child(entry)
-        if not _LABEL.fullmatch(entry.name):
-            message = (
-                f"{quoted(entry.name)} is not a label: write 1 to {MAX_LABEL} letters, digits,"
-                " '.', '_', '-' and '/'."
-            )
-            place.error(entry.at, IssueReason.BAD_VALUE, message)
-            continue
-        value = _LABEL_VALUE(entry.value, place)
-        if value is not None:
-            labels[entry.name] = value
-    return labels
+"""Reads the labels that a worker must have to get the server."""
 
 
 @reader(_URL.schema)
@@ -199,66 +185,61 @@ def value_schema(longest: int) -> Schema:
     }
 
 
-def _value(longest: int, *, one_line: bool = False) -> Reader[Value]:
-    literal = worker_text(longest=longest)
+def worker_value(
+    longest: int,
+    fault_of: Callable[[str], str | None] | None = None,
+    *,
+    empty: bool = False,
+    kind_of: Callable[[str], str | None] | None = None,
+) -> Reader[Value]:
+    """Return a reader of a text, or a reference, that is resolved on the worker.
+
+    Args:
+        fault_of: Returns what is wrong with a text, as `checked` wants it.
+        kind_of: Returns which kind of credential a text looks like, to warn of it.
+    """
+    literal = worker_text(longest=longest, empty=empty)
+    if fault_of:
+        literal = checked(literal, fault_of)
 
     @reader(value_schema(longest))
     def read(node: Tree, where: Where) -> Value:
         if isinstance(node, Table):
             return reference.read(node, where)
         value = literal.read(node, where)
-        if one_line and any(character in value for character in "\r\n"):
-            raise BadValue(f"{quoted(where.key)} contains a line break, which no header may.")
+        warn_of_credential(node, where, kind_of(value) if kind_of else None)
         return Value("literal", value)
 
     return read
 
 
-def _values(
-    read_value: Reader[Value], limit: int, fault_of: Callable[[str, Set[str]], str | None]
-) -> Reader[Mapping[str, Value]]:
-    """Return a reader of values by name; `fault_of` judges a name beside the previous ones."""
-
-    @reader({"type": "object", "maxProperties": limit, "additionalProperties": read_value.schema})
-    def read(node: Tree, where: Where) -> Mapping[str, Value]:
-        values: dict[str, Value] = {}
-        names: set[str] = set()
-        for entry in entries_of(node, where, limit):
-            place = where.child(entry)
-            fault = fault_of(entry.name, names)
-            if fault:
-                message = f"{quoted(entry.name)} under {quoted(where.key)} {fault}."
-                place.error(entry.at, IssueReason.BAD_VALUE, message)
-                continue
-            names.add(entry.name.lower())
-            value = read_value(entry.value, place)
-            if value is None:
-                continue
-            if value.kind == "literal":
-                kind = credentials.credential_kind(entry.name, value.text)
-                warn_of_credential(entry.value, place, kind)
-            values[entry.name] = value
-        return values
-
-    return read
-
-
-def _variable_fault(name: str, _lower_names: Set[str]) -> str | None:
+def _variable_fault(name: str) -> str | None:
     if _VARIABLE.fullmatch(name):
         return None
     return f"is not the name of a variable: write {_VARIABLE_RULE}"
 
 
-def _header_fault(name: str, lower_names: Set[str]) -> str | None:
+def _header_fault(name: str) -> str | None:
     lower = name.lower()
     if not HEADER_NAME.fullmatch(name):
         return "is not the name of a header: write letters, digits and '-'"
     if lower in _RESERVED_HEADERS:
         advice = "; use the key 'sessionId'" if lower == "mcp-session-id" else ""
         return f"is set by Leaseway itself{advice}"
-    if lower in lower_names:
-        return "is set twice; headers differ by more than case"
     return None
+
+
+def _line_fault(text: str) -> str | None:
+    if any(character in text for character in "\r\n"):
+        return "contains a line break, which no header may."
+    return None
+
+
+def warn_of_named(entry: TableEntry, where: Where) -> None:
+    """Report a text that looks, beside its name, like a credential."""
+    if isinstance(entry.value, Leaf):
+        kind = credentials.credential_kind(entry.name, str(entry.value.value))
+        warn_of_credential(entry.value, where, kind)
 
 
 @reader({"anyOf": [_only(kind, read.schema) for kind, read in _REFERENCES.items()]})
@@ -285,11 +266,32 @@ def reference(node: Tree, where: Where) -> Value:
     return Value(kind, name)
 
 
-environment: Final = _values(_value(MAX_TEXT), MAX_VARIABLES, _variable_fault)
+environment: Final = by_name(
+    worker_value(MAX_TEXT, empty=True), MAX_VARIABLES, _variable_fault, accepted=warn_of_named
+)
 """Reads the variables of a stdio server."""
 
-headers: Final = _values(_value(MAX_HEADER, one_line=True), MAX_HEADERS, _header_fault)
-"""Reads the HTTP headers of a server; their names differ by more than case."""
+_HEADERS: Final = by_name(
+    worker_value(MAX_HEADER, _line_fault, empty=True),
+    MAX_HEADERS,
+    _header_fault,
+    accepted=warn_of_named,
+)
+
+
+@reader(_HEADERS.schema)
+def headers(node: Tree, where: Where) -> Mapping[str, Value]:
+    """Read the HTTP headers of a server; their names differ by more than case."""
+    values = _HEADERS.read(node, where)
+    names: set[str] = set()
+    for name in values:
+        if name.lower() in names:
+            place, at = where.find(name, node.at)
+            fault = "is set twice; headers differ by more than case."
+            message = f"{quoted(name)} under {quoted(where.key)} {fault}"
+            place.error(at, IssueReason.BAD_VALUE, message)
+        names.add(name.lower())
+    return values
 
 
 def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:

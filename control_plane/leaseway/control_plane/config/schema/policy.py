@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import entries_of, record_of
+from leaseway.control_plane.config.schema.tables import by_name, entries_of, record_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
@@ -148,23 +148,20 @@ def rate(node: Tree, where: Where) -> Rate:
 _RISK: Final = choice(*RISKS)
 
 
+def _tools_fault(pattern: str) -> str | None:
+    if not pattern:
+        return "can match no tool: it is empty; write '*' for every tool"
+    fault = filters.name_pattern_fault(pattern)
+    return fault and f"can match no tool: {fault}"
+
+
 def _by_pattern(value: Reader[_T]) -> Reader[tuple[tuple[str, _T], ...]]:
     """Return a reader of values by patterns of original names, the narrowest pattern first."""
+    by_pattern = by_name(value, filters.MAX_PATTERNS, _tools_fault)
 
-    @reader({"type": "object", "additionalProperties": value.schema})
+    @reader(by_pattern.schema)
     def read(node: Tree, where: Where) -> tuple[tuple[str, _T], ...]:
-        values: dict[str, _T] = {}
-        for entry in entries_of(node, where, filters.MAX_PATTERNS):
-            place = where.child(entry)
-            fault = filters.name_pattern_fault(entry.name)
-            if not entry.name:
-                fault = "it is empty; write '*' for every tool"
-            if fault:
-                message = f"{quoted(entry.name)} can match no tool: {fault}."
-                place.error(entry.at, IssueReason.BAD_VALUE, message)
-            found = value(entry.value, place)
-            if found is not None and not fault:
-                values[entry.name] = found
+        values = by_pattern.read(node, where)
         # Helm, `kubectl apply` and `yaml.safe_dump` sort the keys of objects, so their order in
         # the file must not matter.
         return tuple((name, values[name]) for name in sorted(values, key=breadth))
@@ -298,53 +295,39 @@ def _granted(holder: Holder) -> Reader[Mapping[str, GrantConfig]]:
     return read
 
 
-def _tenant_fault(name: str) -> str:
-    return "" if name == OTHER_TENANTS or is_valid_tenant(name) else f": it has {TENANT_RULE}"
+def _tenant_fault(name: str) -> str | None:
+    if name == OTHER_TENANTS or is_valid_tenant(name):
+        return None
+    return f"can't be the name of a tenant: it has {TENANT_RULE}"
 
 
-def _agent_fault(name: str) -> str:
+def _agent_fault(name: str) -> str | None:
     if "*" in name:
         return (
-            ": there are no patterns of agents. An agent without an entry has the grants of its"
-            " tenant; restrict those"
+            "can't be the name of an agent: there are no patterns of agents. An agent without an"
+            " entry has the grants of its tenant; restrict those"
         )
     if not name:
-        return ": it is empty"
-    return "" if is_valid_key(name) else f": it has {KEY_RULE}"
+        return "can't be the name of an agent: it is empty"
+    return None if is_valid_key(name) else f"can't be the name of an agent: it has {KEY_RULE}"
 
 
 def _named(
     holder: Holder,
     limit: int,
-    fault_of: Callable[[str], str],
+    fault_of: Callable[[str], str | None],
     more: Mapping[str, Reader[Any]] = _NO_MORE,
 ) -> Reader[Tenants]:
     """Return a reader of a mapping of names to the settings of tenants or agents.
 
     Args:
         limit: How many there may be.
-        fault_of: Returns why a text can't be the name of one, or an empty text.
+        fault_of: Returns why a text can't be the name of one, as `by_name` wants it.
         more: The readers of further keys.
     """
     readers = {"servers": _granted(holder), **more}
     settings = record_of(keys_of(TenantConfig), TenantConfig, holder, readers, form=holder)
-
-    @reader({"type": "object", "maxProperties": limit, "additionalProperties": settings.schema})
-    def read(node: Tree, where: Where) -> Tenants:
-        tenants: dict[str, TenantConfig] = {}
-        for entry in entries_of(node, where, limit):
-            place = where.child(entry)
-            fault = fault_of(entry.name)
-            if fault:
-                message = f"{quoted(entry.name)} can't be the name of {holder}{fault}."
-                place.error(entry.at, IssueReason.BAD_VALUE, message)
-                continue
-            config = settings(entry.value, place)
-            if config is not None:
-                tenants[entry.name] = config
-        return tenants
-
-    return read
+    return by_name(settings, limit, fault_of)
 
 
 _AGENTS: Final = _named(AGENT, MAX_AGENTS, _agent_fault, {"limits": _CALL_LIMITS})

@@ -11,24 +11,16 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.schema import credentials
-from leaseway.control_plane.config.schema.fields import (
-    MAX_HEADER,
-    MAX_URL,
-    reference,
-    value_schema,
-    warn_of_credential,
-)
+from leaseway.control_plane.config.schema.fields import MAX_HEADER, MAX_URL, worker_value
 from leaseway.control_plane.config.schema.issues import Where, quoted
 from leaseway.control_plane.config.schema.tables import record_of
-from leaseway.control_plane.config.schema.values import BadValue, reader, worker_text
+from leaseway.control_plane.config.schema.values import reader
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.kinds.shared import PROXY
 from leaseway.spec.references import Value
 
 NONE: Final = "none"
 _PARTS: Final = frozenset(key.name for key in PROXY)
-_ADDRESS: Final = worker_text(longest=MAX_URL, empty=False)
-_TEXT: Final = worker_text(longest=MAX_HEADER, empty=False)
 
 
 def _fault(address: str) -> str | None:
@@ -53,40 +45,28 @@ def _fault(address: str) -> str | None:
     return None if host or address.startswith("${") else "names no host."
 
 
-@reader(value_schema(MAX_URL))
-def _url(node: Tree, where: Where) -> Value:
-    if isinstance(node, Table):
-        return reference.read(node, where)
-    address = _ADDRESS.read(node, where)
-    fault = _fault(address)
-    if fault:
-        raise BadValue(f"{quoted(where.key)} {fault}")
-    return Value("literal", address)
+def _password(_: str) -> str:
+    return "a password"
 
 
-@reader(value_schema(MAX_HEADER))
-def _credential(node: Tree, where: Where) -> Value:
-    if isinstance(node, Table):
-        return reference.read(node, where)
-    text = _TEXT.read(node, where)
-    if where.key.endswith("password"):
-        warn_of_credential(node, where, "a password")
-    return Value("literal", text)
-
-
+_URL: Final = worker_value(MAX_URL, _fault)
 _FULL: Final = record_of(
     PROXY,
     dict[str, Value],
     "'proxy'",
-    {"url": _url, "username": _credential, "password": _credential},
+    {
+        "url": _URL,
+        "username": worker_value(MAX_HEADER),
+        "password": worker_value(MAX_HEADER, kind_of=_password),
+    },
 )
 
 
-@reader({"anyOf": [_url.schema, _FULL.schema]})
+@reader({"anyOf": [_URL.schema, _FULL.schema]})
 def proxy(node: Tree, where: Where) -> Mapping[str, Value]:
     """Read a proxy: `none`, an address, a reference to one, or its parts."""
     if isinstance(node, Leaf) and node.value == NONE:
         return {"url": Value("literal", NONE)}
     if isinstance(node, Table) and any(entry.name in _PARTS for entry in node.entries):
         return _FULL.read(node, where)
-    return {"url": _url.read(node, where)}
+    return {"url": _URL.read(node, where)}

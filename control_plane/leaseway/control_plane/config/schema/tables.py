@@ -133,6 +133,42 @@ def read_table(
     return values
 
 
+def by_name(
+    value: Reader[_T],
+    limit: int,
+    fault_of: Callable[[str], str | None] | None = None,
+    *,
+    what: str = "entries",
+    accepted: Callable[[TableEntry, Where], None] | None = None,
+) -> Reader[dict[str, _T]]:
+    """Return a reader of a mapping of any names to values of one kind.
+
+    Args:
+        limit: How many there may be; messages call them `what`.
+        fault_of: Returns why a text is no name: the end of a sentence that begins with the text.
+        accepted: Is told each entry whose name and value are right, to warn of it.
+    """
+
+    @reader({"type": "object", "maxProperties": limit, "additionalProperties": value.schema})
+    def read(node: Tree, where: Where) -> dict[str, _T]:
+        values: dict[str, _T] = {}
+        for entry in entries_of(node, where, limit, what):
+            place = where.child(entry)
+            fault = fault_of(entry.name) if fault_of else None
+            if fault:
+                message = f"{quoted(entry.name)} under {quoted(where.key)} {fault}."
+                place.error(entry.at, IssueReason.BAD_VALUE, message)
+                continue
+            found = value(entry.value, place)
+            if found is not None:
+                values[entry.name] = found
+                if accepted:
+                    accepted(entry, place)
+        return values
+
+    return read
+
+
 def record(
     keys: Keys, build: Callable[..., _T], what: str, *, required: Sequence[str] = ()
 ) -> Reader[_T]:

@@ -12,25 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from leaseway.control_plane.config.openapi.security import Scheme
 from leaseway.control_plane.config.schema import credentials
-from leaseway.control_plane.config.schema.fields import (
-    HEADER_NAME,
-    MAX_HEADER,
-    reference,
-    value_schema,
-    warn_of_credential,
-)
+from leaseway.control_plane.config.schema.fields import HEADER_NAME, MAX_HEADER, worker_value
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.schema.tables import entries_of, record_of
-from leaseway.control_plane.config.schema.values import (
-    BadValue,
-    reader,
-    suggestion,
-    worker_text,
-)
+from leaseway.control_plane.config.schema.tables import by_name, record_of
+from leaseway.control_plane.config.schema.values import BadValue, reader, suggestion
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
 from leaseway.spec.keys import keys_of
 from leaseway.spec.kinds.http_api import AUTHORIZATION, Credential, CredentialKind
@@ -62,29 +52,22 @@ def _name_fault(credential: Credential) -> str | None:
             return f"needs 'name': the name of the {kind}, of letters, digits and '-'."
 
 
-_TEXT: Final = worker_text(longest=MAX_HEADER, empty=False)
+def _value_fault(text: str) -> str | None:
+    return None if text.isprintable() else "contains a character that no header may contain."
 
 
-@reader(value_schema(MAX_HEADER))
-def _value(node: Tree, where: Where) -> Value:
-    if isinstance(node, Table):
-        return reference.read(node, where)
-    text = _TEXT.read(node, where)
-    if not text.isprintable():
-        raise BadValue(f"{quoted(where.key)} contains a character that no header may contain.")
-    warn_of_credential(node, where, credentials.credential_kind("token", text))
-    return Value("literal", text)
+_VALUE: Final = worker_value(
+    MAX_HEADER, _value_fault, kind_of=partial(credentials.credential_kind, "token")
+)
+_FULL: Final = record_of(keys_of(Credential), _credential_of, "a credential", {"value": _VALUE})
 
 
-_FULL: Final = record_of(keys_of(Credential), _credential_of, "a credential", {"value": _value})
-
-
-@reader({"anyOf": [_value.schema, _FULL.schema]})
+@reader({"anyOf": [_VALUE.schema, _FULL.schema]})
 def _credential(node: Tree, where: Where) -> Credential | Value:
     if not isinstance(node, Table) or not any(
         entry.name in ("type", "value") for entry in node.entries
     ):
-        return _value.read(node, where)
+        return _VALUE.read(node, where)
     credential = _FULL.read(node, where)
     fault = _name_fault(credential)
     if fault:
@@ -92,21 +75,8 @@ def _credential(node: Tree, where: Where) -> Credential | Value:
     return credential
 
 
-@reader(
-    {
-        "type": "object",
-        "maxProperties": MAX_CREDENTIALS,
-        "additionalProperties": _credential.schema,
-    }
-)
-def security(node: Tree, where: Where) -> Given:
-    """Read a server's credentials."""
-    given: dict[str, Credential | Value] = {}
-    for entry in entries_of(node, where, MAX_CREDENTIALS):
-        credential = _credential(entry.value, where.child(entry))
-        if credential is not None:
-            given[entry.name] = credential
-    return given
+security: Final = by_name(_credential, MAX_CREDENTIALS)
+"""Reads a server's credentials."""
 
 
 def resolve_credentials(
