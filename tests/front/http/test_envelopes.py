@@ -100,7 +100,6 @@ def test_any_body_gets_a_response_in_json_or_none_that_is_needed(
 
 
 ONCE = (
-    VERSION_HEADER,
     "Mcp-Method",
     "Mcp-Name",
     "Mcp-Session-Id",
@@ -122,6 +121,14 @@ def test_a_header_that_may_occur_once_does(
     status, answer = poster.post(PING, headers)
     assert status == 400
     assert name.lower() in answer["error"]["message"].lower()
+
+
+@pytest.mark.parametrize(("other", "status"), [("2025-06-18", 200), ("2025-03-26", 400)])
+def test_a_version_that_a_client_says_twice_counts_once(
+    poster: Poster, other: str, status: int
+) -> None:
+    versions = [(VERSION_HEADER, "2025-06-18"), (VERSION_HEADER, other)]
+    assert poster.post(PING, [*LEGACY.items(), *versions])[0] == status
 
 
 @pytest.mark.parametrize(

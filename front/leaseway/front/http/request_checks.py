@@ -295,9 +295,13 @@ def begins_session(message: Message, headers: Mapping[str, str]) -> bool:
 def check_occur_once(http: web.BaseRequest) -> None:
     """Raise `JsonRpcError` if a header that says one thing occurs more than once.
 
-    Whoever reads the first one, and whoever reads the last one, would see two requests.
+    Whoever reads the first one, and whoever reads the last one, would see two requests. A version
+    that occurs twice, as of Java's official client 0.11, counts once (see `version_in`).
     """
-    for name in sorted(_repeated(http.headers)):
+    repeated = _repeated(http.headers)
+    if len(set(http.headers.getall(VERSION_HEADER, ()))) == 1:
+        repeated.discard(VERSION_HEADER.lower())
+    for name in sorted(repeated):
         if name in _ONCE or name.startswith(_ONCE_PREFIXES):
             code = HEADER_MISMATCH if speaks_modern(http) else INVALID_REQUEST
             raise JsonRpcError(code, f"{name} header appears more than once")
