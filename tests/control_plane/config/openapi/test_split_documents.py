@@ -13,7 +13,7 @@ import pytest
 
 from leaseway.control_plane.config.openapi.documents import Documents, OpenApiDocument
 from leaseway.control_plane.config.openapi.operations import OperationSelection
-from leaseway.control_plane.config.openapi.split.parts import MAX_FETCHED
+from leaseway.control_plane.config.openapi.split.parts import MAX_FETCHED, Origin
 
 SPLIT = {
     "openapi.yaml": """
@@ -282,19 +282,41 @@ def named(files: dict[str, str]) -> dict[str, str]:
     return files
 
 
+def test_names_of_a_document_in_which_nothing_is_needed_lead_no_further(
+    web: Web, named: dict[str, str]
+) -> None:
+    assert not load(f"{web.url}/openapi.yaml").imported.notes
+    assert web.requests == ["openapi.yaml", "other.yaml"]
+    named["other.yaml"] = OTHER.replace("{}", "{ allOf: [ { $ref: 'openapi.yaml#PET' } ] }")
+    named["other.yaml"] = named["other.yaml"].replace("#PET", "#/components/schemas/Pet")
+    named["more.yaml"] = f"More: {json.dumps(MORE)}"
+    web.requests.clear()
+    imported = load(f"{web.url}/openapi.yaml").imported
+    assert web.requests == ["openapi.yaml", "other.yaml", "more.yaml"]
+    assert {parameter.name for parameter in imported.tools[0].parameters} >= {"lives", "more"}
+
+
+MORE = {
+    "allOf": [{"$ref": "openapi.yaml#/components/schemas/Pet"}],
+    "properties": {"more": {"type": "integer"}},
+}
+
+
 @pytest.mark.parametrize("status", [503, 404])
-def test_a_document_that_a_name_leads_to_is_needed_if_another_try_may_bring_it(
+def test_a_document_that_is_only_searched_for_subtypes_holds_no_tools_back(
     web: Web, named: dict[str, str], status: int
 ) -> None:
     now, web.missing = 0.0, status
     documents = Documents(lambda: now)
-    load(f"{web.url}/openapi.yaml", documents)
+    assert not load(f"{web.url}/openapi.yaml", documents).imported.notes
     del named["other.yaml"]
     named["openapi.yaml"] = named["openapi.yaml"].replace("operationId: add", "operationId: new")
     now = 301.0
     document = load(f"{web.url}/openapi.yaml", documents)
-    assert [tool.name for tool in document.imported.tools] == ["add" if status == 503 else "new"]
-    assert ("can't be fetched whole" in document.stale) == (status == 503)
+    assert [tool.name for tool in document.imported.tools] == ["new"]
+    assert not document.stale
+    (note,) = document.imported.notes
+    assert f"none are looked for in {web.url}/other.yaml, which can't be fetched: " in note
 
 
 def test_a_document_that_a_found_subtype_needs_is_needed(web: Web, named: dict[str, str]) -> None:
@@ -307,3 +329,16 @@ def test_a_document_that_a_found_subtype_needs_is_needed(web: Web, named: dict[s
     now = 301.0
     document = load(f"{web.url}/openapi.yaml", documents)
     assert "can't be fetched whole: it refers to" in document.stale
+
+
+def test_half_of_the_time_is_for_documents_that_are_needed() -> None:
+    given: list[float] = []
+
+    def fetch(address: str, limit: int, seconds: float) -> bytes:
+        given.append(seconds)
+        return b""
+
+    origin = Origin("http://x/a.yaml", 100, 100.0, fetch, lambda data: data)
+    origin.read_optional("http://x/b.yaml")
+    origin.read("http://x/c.yaml")
+    assert given[0] <= 50.0 < given[1]

@@ -283,7 +283,7 @@ class Documents:
         try:
             text = _fetched_text(source, self._timeout)
             content = parse(text, source)
-            bundle(content, source, others.read)
+            bundle(content, source, others.read, others.read_optional)
             if others.outage:
                 unread = f"The OpenAPI document {source} can't be fetched whole: {others.outage}."
         except DocumentUnavailable as error:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from leaseway.control_plane.config.openapi.references import (
-    OTHERS,
+    SEARCHED,
     Derivations,
     References,
+    Refusal,
     Steps,
     list_of,
     name_in,
@@ -82,9 +83,14 @@ class _Kin:
 
 
 class Objects:
-    """Merges the schemas of one document that describe the same object."""
+    """Merges the schemas of one document that describe the same object.
+
+    Attributes:
+        unsearched: The documents that were not read to look for subtypes, and why.
+    """
 
     def __init__(self, references: References) -> None:
+        self.unsearched: list[str] = []
         self._references = references
         self._left = _MAX_ALL_SUBTYPES
         self._known: Derivations | None = None
@@ -478,8 +484,11 @@ class Objects:
         if self._known is None:
             self._known = Derivations(self._references.end)
             self._known.add(self._references.document)
-            for other in self._references.document.get(OTHERS, {}).values():
-                self._known.add(other)
+            for other in list_of(self._references.document.get(SEARCHED)):
+                if isinstance(other, Refusal):
+                    self.unsearched.append(other.reason)
+                else:
+                    self._known.add(other)
         return self._known
 
 

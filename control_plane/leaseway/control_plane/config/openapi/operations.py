@@ -191,6 +191,7 @@ class _Importer:
             notes=(
                 *self._notes,
                 *map(_of_missing, self._of_schemas.missing),
+                *map(_of_unsearched, self._objects.unsearched),
             ),
             schemes=with_authorization(found) if self._needs_authorization else found,
         )
@@ -420,6 +421,10 @@ def _without_faulty_parameters(
 
 def _of_missing(reason: str) -> str:
     return f"A schema accepts anything in one place: {reason}."
+
+
+def _of_unsearched(reason: str) -> str:
+    return f"Subtypes of schemas may be missing: none are looked for in {reason}."
 
 
 def _description(summary: str, operation: Mapping[str, Any], about: list[str], request: str) -> str:

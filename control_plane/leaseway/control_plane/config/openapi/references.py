@@ -17,6 +17,10 @@ from leaseway.wire.json_pointer import escaped, unescaped
 OTHERS: Final = "x-leaseway-documents"
 """The key of the other documents in the first, by address."""
 
+SEARCHED: Final = "x-leaseway-searched-documents"
+"""The key of those of them in which subtypes are looked for, too: a list, with a `Refusal` for each
+that was not read for that."""
+
 MAX_REFERENCES: Final = 50
 """References on the way to one part of a document."""
 _MAX_REFERENCE: Final = 4_096

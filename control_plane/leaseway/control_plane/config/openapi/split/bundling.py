@@ -14,6 +14,7 @@ from urllib.parse import urldefrag, urljoin
 
 from leaseway.control_plane.config.openapi.references import (
     OTHERS,
+    SEARCHED,
     Derivations,
     References,
     Refusal,
@@ -24,6 +25,8 @@ from leaseway.control_plane.config.openapi.references import (
 
 MAX_DOCUMENTS: Final = 2_000
 """Other documents that one document may have."""
+_MAX_UNSEARCHED: Final = 20
+"""Documents that are named because they could not be read to look for subtypes."""
 
 _UNNEEDED: Final = frozenset(
     ("responses", "callbacks", "webhooks", "example", "examples", "links", "externalDocs")
@@ -42,16 +45,17 @@ class NotRead(Exception):
 _Read = Callable[[str], Any]
 
 
-def bundle(document: Any, address: str, read: _Read) -> None:
+def bundle(document: Any, address: str, read: _Read, read_optional: _Read | None = None) -> None:
     """Add to a document the others that its operations need.
 
     Args:
         document: The document; modified.
         address: Its own, absolute.
         read: Returns the content of another document by its address. It raises NotRead.
+        read_optional: Likewise, if nothing but subtypes is looked for in it; without it as `read`.
     """
     if isinstance(document, dict):
-        _Bundle(document, address, read).run()
+        _Bundle(document, address, read, read_optional or read).run()
 
 
 class _Others(dict[str, Any]):
@@ -74,21 +78,30 @@ class _Others(dict[str, Any]):
 
 
 class _Bundle:
-    def __init__(self, document: dict[str, Any], address: str, read: _Read) -> None:
+    def __init__(
+        self, document: dict[str, Any], address: str, read: _Read, read_optional: _Read
+    ) -> None:
         self._document = document
         self._address = address
         self._read = read
-        self._others = _Others(self._content)
+        self._read_optional = read_optional
+        self._others = _Others(self._needed)
         self._references = References(document)
-        self._rewritten: set[int] = set()  # identities of parts
+        # The document of each of its parts, by their identities.
+        self._owners: dict[int, Any] = {}
         self._visited: set[int] = set()
         self._waiting: list[tuple[Any, str]] = []
         # What may extend a visited base does not refer to it from there: all names are looked at.
-        self._derivations = Derivations(self._references.end)
-        self._unnamed: list[Any] = [document]
+        self._rewrite(document, address)
+        for_names = {**document, OTHERS: _Others(self._looked_into)}
+        self._derivations = Derivations(References(for_names).end)
+        self._unsearched: list[Refusal] = []
+        # A document in which nothing is needed is no reason to read what only its own names need.
+        self._documents: list[Any] = [document]
+        self._searched = {id(document)}
+        self._named = 0
         self._bases: list[Mapping[str, Any]] = []
         self._of_bases: set[int] = set()
-        self._rewrite(document, address)
 
     def run(self) -> None:
         self._document[OTHERS] = self._others
@@ -104,20 +117,31 @@ class _Bundle:
                 for item in node:
                     self._visit(item)
         self._document[OTHERS] = dict(self._others)
-        if not self._others:
-            del self._document[OTHERS]
+        self._document[SEARCHED] = [*self._documents[1:], *self._unsearched]
+        for key in (OTHERS, SEARCHED):
+            if not self._document[key]:
+                del self._document[key]
 
     def _visit(self, node: Any, key: str = "") -> None:
         if isinstance(node, dict | list) and id(node) not in self._visited:
             self._visited.add(id(node))
             self._waiting.append((node, key))
+            self._search(self._owners.get(id(node), self._document))
+
+    def _search(self, document: Any) -> None:
+        """Look for subtypes in a document, too."""
+        if id(document) not in self._searched:
+            self._searched.add(id(document))
+            self._documents.append(document)
 
     def _visit_subtypes(self) -> bool:
         """Visit what extends the visited schemas with a discriminator; return whether it is new."""
         if not self._bases and not self._of_bases:
             return False
-        while self._unnamed:
-            for base, extension in self._derivations.add(self._unnamed.pop()):
+        while self._named < len(self._documents):
+            document = self._documents[self._named]
+            self._named += 1
+            for base, extension in self._derivations.add(document):
                 if id(base) in self._of_bases:
                     self._bases.append(extension)
         while self._bases:
@@ -142,15 +166,33 @@ class _Bundle:
             if key in _NAMED or name not in _UNNEEDED:
                 self._visit(part, "" if key in _NAMED else str(name))
 
-    def _content(self, address: str) -> Any:
+    def _needed(self, address: str) -> Any:
+        """Return a document that operations need."""
+        content = self._content(address, self._read)
+        if not isinstance(content, Refusal):
+            self._search(content)
+        return content
+
+    def _looked_into(self, address: str) -> Any:
+        """Return a document that names of schemas lead to, which may be those of subtypes."""
+        known = self._others.get(address)
+        if known is not None:
+            return known
+        content = self._content(address, self._read_optional)
+        if not isinstance(content, Refusal):
+            self._others[address] = content
+        elif len(self._unsearched) < _MAX_UNSEARCHED:
+            self._unsearched.append(Refusal(f"{address[:256]}, {content.reason}"))
+        return content
+
+    def _content(self, address: str, read: _Read) -> Any:
         try:
             if len(self._others) >= MAX_DOCUMENTS:
                 raise NotRead(f"and more than {MAX_DOCUMENTS} documents are not read")
-            content = self._read(address)
+            content = read(address)
         except NotRead as error:
             return Refusal(str(error))
         self._rewrite(content, address)
-        self._unnamed.append(content)
         return content
 
     def _rewrite(self, content: Any, base: str) -> None:
@@ -161,15 +203,15 @@ class _Bundle:
         waiting = [content]
         while waiting:
             node = waiting.pop()
-            if not isinstance(node, dict | list) or id(node) in self._rewritten:
+            if not isinstance(node, dict | list) or id(node) in self._owners:
                 continue
-            self._rewritten.add(id(node))
+            self._owners[id(node)] = content
             waiting += node.values() if isinstance(node, dict) else node
             if isinstance(node, dict) and isinstance(node.get("$ref"), str):
                 node["$ref"] = self._local(node["$ref"], base)
             mapping = _mapping(node)
-            if mapping and id(mapping) not in self._rewritten:
-                self._rewritten.add(id(mapping))
+            if mapping and id(mapping) not in self._owners:
+                self._owners[id(mapping)] = content
                 for value, target in mapping.items():
                     mapping[value] = self._local_target(target, base, names)
 

@@ -83,7 +83,8 @@ class Origin:
 
     Attributes:
         fetched: The bytes of each document, in order.
-        outage: Why the last one that another try may bring was not read; empty if none.
+        outage: Why the last one that is needed and that another try may bring was not read; empty
+            if none.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Origin:
         self._origin = origin(document)
         self._left = limit
         self._until = time.monotonic() + timeout
+        self._until_optional = self._until - timeout / 2
         self._fetch = fetch
         self._parse = parse
 
@@ -105,17 +107,25 @@ class Origin:
             NotRead: It is elsewhere, or it cannot be fetched.
         """
         try:
-            return self._content(address)
+            return self._content(address, self._until)
         except _Outage as error:
             self.outage = f"it refers to {address[:256]}, {error}"
             raise
 
-    def _content(self, address: str) -> Any:
+    def read_optional(self, address: str) -> Any:
+        """Return the content of an address that is not needed; half of the time is not for those.
+
+        Raises:
+            NotRead: It is elsewhere, or it cannot be fetched.
+        """
+        return self._content(address, self._until_optional)
+
+    def _content(self, address: str, until: float) -> Any:
         if self._origin is None or origin(address) != self._origin:
             raise NotRead(f"which is on another host than the document; {_BUNDLE}")
         if len(self.fetched) >= MAX_FETCHED:
             raise NotRead(f"and more than {MAX_FETCHED} documents are not fetched; {_BUNDLE}")
-        seconds = self._until - time.monotonic()
+        seconds = until - time.monotonic()
         if seconds <= 0:
             raise _Outage("and there was no time left to fetch it")
         try:
