@@ -76,7 +76,7 @@ async def test_what_a_server_lists_and_answers_is_passed_on_as_far_as_it_can_be_
     assert [prompt.name for prompt in await place.sdk.list_prompts()] == ["odd_p0", "odd_p1"]
     assert [resource.uri for resource in await place.sdk.list_resources()] == ["a:b"]
     texts = {problem.reason: problem.message for problem in await place.sdk.problems()}
-    for name in ("'long'", "'deep300'", "circular", "'notes.txt'"):
+    for name in ("'long'", "'deep300'", "'deep995'", "'deep20000'", "circular", "'notes.txt'"):
         assert name in texts["DEFINITIONS_LEFT_OUT"]
     for name in ("'t1'", "'t17'", "'p0'", "'a:b'", "'a:{b}'"):
         assert name in texts["DEFINITIONS_CORRECTED"]

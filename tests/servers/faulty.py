@@ -112,6 +112,10 @@ class Calls:
     def endless_integer(self, key, params):
         raw(b'{"jsonrpc":"2.0","id":%d,"result":{"n":-%b}}\n' % (key, b"7" * 4301))
 
+    def endless_nesting(self, key, params):
+        value = b"[" * 100_000 + b"]" * 100_000
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"n":%b}}\n' % (key, value))
+
     def garbage(self, key, params):
         raw(b"log line\n\n\xff\xfe\n[]\n{}\n" * 3)
         answer(key, text("still here"))

@@ -55,7 +55,8 @@ def send(key, result):
 def extra_tools():
     """Return tools that no parser reads whole, spliced in as text."""
     yield b'{"name":"long","inputSchema":{"type":"object","maximum":%b}}' % (b"1" * 5000)
-    yield b'{"name":"deep300","x":%b}' % (b"[" * 300 + b"]" * 300)
+    for levels in (300, 995, 20_000):
+        yield b'{"name":"deep%d","x":%b}' % (levels, b"[" * levels + b"]" * levels)
 
 
 for line in sys.stdin.buffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -49,6 +50,19 @@ async def test_an_answer_without_an_id_ends_none_of_several_calls(peer: StreamPe
     assert peer.stray_replies == 1
     peer.receive([b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'])
     assert first == [Outcome(b'{"content":[]}')]
+
+
+async def test_an_answer_without_an_id_ends_its_call_however_deeply_it_is_nested(
+    peer: StreamPeer,
+) -> None:
+    # Somewhere in this range a message can just be read, and its error no more.
+    for levels in range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 10):
+        outcomes = start_call(peer)
+        nested = b'{"a":' * levels + b"1" + b"}" * levels
+        peer.receive([b'{"jsonrpc":"2.0","id":null,"error":%b}' % nested])
+        assert len(outcomes) == 1
+        assert peer.in_flight == 0
+    assert not peer.closed.is_set
 
 
 async def test_a_result_without_an_id_ends_no_call(peer: StreamPeer) -> None:

@@ -95,7 +95,7 @@ async def test_a_result_without_content_gets_what_official_clients_require(
     assert json.loads(item["text"]) == result["structuredContent"] == {"said": "x" * size}
 
 
-@pytest.mark.parametrize("mode", ["no_object", "endless_integer"])
+@pytest.mark.parametrize("mode", ["no_object", "endless_integer", "endless_nesting"])
 async def test_an_invalid_result_fails_only_its_call(bench: Bench, mode: str) -> None:
     instance = await bench.start(bench.stdio("faulty", mode))
     for _ in range(2):

@@ -183,6 +183,7 @@ async def test_a_list_whose_pages_never_end_keeps_what_was_read(kind: ListKind) 
     [
         (b"1" * 4301, "contains a number beyond the range of a double"),
         (b"1e999", "contains a number beyond the range of a double"),
+        (b"[" * 995 + b"]" * 995, "is nested more than 128 levels deep"),
         (b"[" * 128 + b"]" * 128, "is nested more than 128 levels deep"),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.mcp.protocol.messages.reading import (
+    MAX_DEPTH,
     _decode,
     _glance,
     has_endless_integer,
@@ -47,7 +48,7 @@ VALUES = st.recursive(
 @given(st.lists(ESCAPES, max_size=12))
 def test_exactly_the_halves_of_pairs_are_replaced(escapes: Sequence[str]) -> None:
     data = f'{{"a":"{"".join(escapes)}"}}'.encode()
-    sent, repaired = json.loads(data)["a"], json.loads(repair(data))["a"]
+    sent, repaired = json.loads(data)["a"], json.loads(repair(data).data)["a"]
     assert repaired == HALVES.sub("\ufffd", sent)
 
 
@@ -55,7 +56,7 @@ def test_exactly_the_halves_of_pairs_are_replaced(escapes: Sequence[str]) -> Non
 def test_numbers_that_json_lacks_become_null_and_texts_stay(value: object) -> None:
     data = json.dumps(value).encode()
     expected = json.loads(data, parse_constant=lambda _name: None)
-    assert json.loads(repair(data)) == expected
+    assert json.loads(repair(data).data) == expected
 
 
 def test_control_characters_in_strings_are_escaped() -> None:
@@ -68,6 +69,16 @@ def test_bytes_that_are_not_utf8_become_replacement_characters(mark: bytes) -> N
     data = mark + b'{"id":1,"result":{"caf\xe9":"\xc3\xa9\xed\xa0\xbd"}}'
     message = read_repaired(data)[0] if mark else read(data)
     assert json.loads(bytes(message.result)) == {"caf\ufffd": "é\ufffd\ufffd\ufffd"}
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH - 2, MAX_DEPTH, 995, 100_000])
+def test_what_is_nested_too_deeply_becomes_null_and_its_neighbours_stay(levels: int) -> None:
+    nested = b"[" * levels + b'"]",1' + b"]" * levels
+    [message] = read_repaired(b'{"id":7,"result":{"a":"x[","b":' + nested + b',"c":{"[":2}}}')
+    assert message.id == 7
+    result = json.loads(bytes(message.result))
+    assert (result["a"], result["c"]) == ("x[", {"[": 2})
+    assert message.was_cut is (levels > MAX_DEPTH - 2)
 
 
 def test_a_batch_is_repaired_like_a_message() -> None:

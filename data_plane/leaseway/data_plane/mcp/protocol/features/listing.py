@@ -35,7 +35,7 @@ from leaseway.data_plane.core.definitions.admission import (
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, ListedPromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
-from leaseway.data_plane.mcp.protocol.messages.reading import SMALL
+from leaseway.data_plane.mcp.protocol.messages.reading import SMALL, repair
 from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.messages.portable_json import NotPortable
 from leaseway.wire.secrets.redaction import redact
@@ -271,7 +271,10 @@ async def _request_page(
 
 def _read_page(page: bytes, kind: ListKind, found: ListedItems, max_bytes: int) -> str | None:
     """Add a page's items to what was found; return the cursor of the next page."""
-    members, items = _split_page(page, kind)
+    try:
+        members, items = _split_page(page, kind)
+    except RecursionError:  # with a few levels less than the message itself may have
+        members, items = _split_page(repair(page).data, kind)
     for raw in items:
         definition = bytes(raw)
         max_bytes -= len(definition)
@@ -297,7 +300,7 @@ def _split_page(page: bytes, kind: ListKind) -> tuple[_Members, list[msgspec.Raw
             raise ListingFailed(f"its list is malformed (it has no {kind.key})")
         # Null is how Go writes an empty list.
         return members, _decode_items(members[kind.key]) if members[kind.key] != _NULL else []
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ListingFailed(f"its list is malformed ({error})") from None
 
 

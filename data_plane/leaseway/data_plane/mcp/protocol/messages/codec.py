@@ -6,7 +6,7 @@ A result is a slice of its line, which `results` looks at.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -25,9 +25,11 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
     """A JSON-RPC message with undecoded contents.
 
     Attributes:
+        was_cut: Whether values that were nested too deeply to be read became null.
         jsonrpc: The version; None for what may also be a line of a log in JSON.
     """
 
+    was_cut: ClassVar[bool] = False
     jsonrpc: str | float | None = None
     id: int | str | float | None = None
     method: str | None = None
@@ -61,6 +63,12 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
 
 def _is_none(member: msgspec.Raw) -> bool:
     return bytes(memoryview(member)[:5]) in (b"", b"null")
+
+
+class CutMessage(JsonRpcMessage, gc=False, frozen=True):
+    """A message that was nested too deeply to be read whole."""
+
+    was_cut: ClassVar[bool] = True
 
 
 class ResponseError(msgspec.Struct, frozen=True):

@@ -364,6 +364,14 @@ class Inbox:
     def handle(self, message: JsonRpcMessage, related_call: ToolCall | None) -> None:
         """Dispatch a request or notification, with the call that it belongs to, if certain."""
         method = message.method or ""
+        if message.was_cut:
+            _logger.debug(
+                "The server %s sent a %s that is nested too deeply.", self._server, method
+            )
+            if message.id is not None:
+                text = "The params are nested too deeply."
+                self._respond(encode_error(message.id, INVALID_PARAMS, text))
+            return
         try:
             if message.id is not None:
                 if method == ROOTS and self.roots is not None:

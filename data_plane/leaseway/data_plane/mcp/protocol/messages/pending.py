@@ -175,6 +175,8 @@ class ToolCall:
 
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
         """Return the outcome, or None if the caller is asked for input first."""
+        if answer.was_cut:
+            return Outcome(b"", fault=invalid_result(self._server))
         if answer.has_error:
             return self._outcome_of_error(read_error(answer.error))
         payload = bytes(answer.result)

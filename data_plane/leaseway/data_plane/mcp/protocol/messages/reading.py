@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from leaseway.data_plane.mcp.protocol.messages.codec import (
+    CutMessage,
     JsonRpcMessage,
     request_key,
 )
@@ -166,6 +167,9 @@ def response_key(head: bytes, tail: bytes) -> int | str | None:
 SMALL: Final = 32 << 10
 """Bytes of a message that may be repaired on the event loop; larger ones need a thread."""
 
+MAX_DEPTH: Final = 200
+"""Levels that are kept of a message that is nested too deeply to be read."""
+
 _MAX_DIGITS: Final = 4300
 """Digits of an integer that Python's parsers read."""
 
@@ -188,8 +192,10 @@ _find_control: Final = _controls.search
 _constants: Final = re.compile(rb"-?\b(?:NaN|Infinity)\b")
 _brackets: Final = re.compile(rb"[\[\]{}]").finditer
 _decode: Final = msgspec.json.Decoder(JsonRpcMessage).decode
+_decode_cut: Final = msgspec.json.Decoder(CutMessage).decode
 _decode_batch: Final = msgspec.json.Decoder(list[JsonRpcMessage]).decode
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_cut_batch: Final = msgspec.json.Decoder(list[CutMessage]).decode
 _starts_batch: Final = re.compile(rb"\[%b\{%b[\"}]" % (_WS, _WS)).match
 # What a terminal does not show: control characters, colours, titles, a byte order mark.
 _UNSHOWN: Final = (
@@ -199,6 +205,18 @@ _UNSHOWN: Final = (
 _drop_unshown: Final = re.compile(rb"\A" + _UNSHOWN).sub
 _match_more: Final = re.compile(_UNSHOWN + rb"(?=\{)").match
 _find_endless: Final = re.compile(rb"(?<![\d.+eE])\d{%d}" % (_MAX_DIGITS + 1)).search
+
+
+class Repaired(NamedTuple):
+    """A repaired message.
+
+    Attributes:
+        data: The message; it may still not be JSON.
+        was_cut: Whether values that were nested too deeply became null.
+    """
+
+    data: bytes
+    was_cut: bool
 
 
 def read(data: bytes) -> JsonRpcMessage:
@@ -249,29 +267,25 @@ def read_repaired(data: bytes) -> Sequence[JsonRpcMessage]:
     Raises:
         ValueError: It is not JSON-RPC.
     """
-    data = repair(data)
+    data, was_cut = repair(data)
+    if _is_batch(data):
+        return _bounded(_decode_cut_batch if was_cut else _decode_batch, data)
+    decode: Callable[[bytes], JsonRpcMessage] = _decode_cut if was_cut else _decode
     try:
-        if _is_batch(data):
-            return _bounded(_decode_batch, data)
-        return _read_joined(data)
-    except RecursionError:
-        raise ValueError("It is nested too deeply.") from None
-
-
-def _read_joined(data: bytes) -> Sequence[JsonRpcMessage]:
-    try:
-        return (_decode(data),)
+        return (decode(data),)
     except ValueError:
         first, *others = _split_joined(data)
         if len(first) == len(data):
             raise
-    return [_decode(first), *_readable(others)]
+    return [decode(first), *_readable(decode, others)]
 
 
-def _readable(messages: Iterable[bytes]) -> Iterable[JsonRpcMessage]:
+def _readable(
+    decode: Callable[[bytes], JsonRpcMessage], messages: Iterable[bytes]
+) -> Iterable[JsonRpcMessage]:
     for message in messages:
         with contextlib.suppress(ValueError, RecursionError):
-            yield _decode(message)
+            yield decode(message)
 
 
 def _split_joined(data: bytes) -> list[bytes]:
@@ -350,25 +364,29 @@ def _as_text(data: bytes) -> bytes:
     return data
 
 
-def repair(data: bytes) -> bytes:
+def repair(data: bytes) -> Repaired:
     """Return a message with what other languages write in JSON as JSON has it.
 
     Halves of surrogate pairs become U+FFFD, `NaN` and infinities null, and control characters in
-    strings are escaped. This takes longer than decoding, but linear time.
+    strings are escaped. What is nested more than `MAX_DEPTH` levels deep becomes null. This takes
+    longer than decoding, but linear time.
     """
     data = _as_text(data.removeprefix(BYTE_ORDER_MARK))
     if _find_half(data) is not None:
         data = _without_halves(data)
     has_constants = b"NaN" in data or b"Infinity" in data
     has_controls = _find_control(data) is not None
-    if not (has_constants or has_controls):
-        return data
+    may_be_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH
+    if not (has_constants or has_controls or may_be_deep):
+        return Repaired(data, False)
     parts = _strings.split(data)  # the strings have odd indices
     if has_constants:
         parts[::2] = [_constants.sub(b"null", part) for part in parts[::2]]
     if has_controls:
         parts[1::2] = [_controls.sub(_escape, part) for part in parts[1::2]]
-    return b"".join(parts)
+    if not (may_be_deep and _depth(parts) > MAX_DEPTH):
+        return Repaired(b"".join(parts), False)
+    return Repaired(_cut(parts), True)
 
 
 def _without_halves(data: bytes) -> bytes:
@@ -399,8 +417,44 @@ def _replace(data: bytes, half: re.Match[bytes], parts: list[bytes], end: int) -
     return half.end()
 
 
+def _depth(parts: list[bytes]) -> int:
+    depth = deepest = 0
+    for part in parts[::2]:
+        for bracket in _brackets(part):
+            if bracket[0] in b"[{":
+                depth += 1
+                deepest = max(deepest, depth)
+            else:
+                depth -= 1
+    return deepest
+
+
 def _escape(control: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % control[0][0]
+
+
+def _cut(parts: list[bytes]) -> bytes:
+    """Join the parts of a message, with null for what is nested too deeply."""
+    kept: list[bytes] = []
+    depth = 0
+    for index, part in enumerate(parts):
+        if index % 2:
+            if depth <= MAX_DEPTH:
+                kept.append(part)
+            continue
+        start = 0
+        for bracket in _brackets(part):
+            if bracket[0] in b"[{":
+                depth += 1
+                if depth == MAX_DEPTH + 1:
+                    kept += (part[start : bracket.start()], b"null")
+            else:
+                depth -= 1
+                if depth == MAX_DEPTH:
+                    start = bracket.end()
+        if depth <= MAX_DEPTH:
+            kept.append(part[start:])
+    return b"".join(kept)
 
 
 def has_endless_integer(data: bytes) -> bool:
