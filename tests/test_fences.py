@@ -25,6 +25,7 @@ import pytest
 import yaml
 from tests.conftest import BOUND, ROOT
 from tests.data_plane.artifact_calls import PNG
+from tests.e2e.forking import run_leaseway
 
 from leaseway.cli.app import cli as main_command
 from leaseway.control_plane.config.schema.keys import native_schema
@@ -119,28 +120,18 @@ def test_toml_is_an_identity_file(fence: Fence, tmp_path: Path) -> None:
 
 
 @of("yaml")
-def test_yaml_is_a_configuration_or_keys_of_a_server(fence: Fence, tmp_path: Path) -> None:
+async def test_yaml_is_a_configuration_or_keys_of_a_server(fence: Fence, tmp_path: Path) -> None:
     found = yaml.safe_load(dedent(fence.text))
     if "servers" in found:
         file = tmp_path / "mcp.yaml"
         file.write_text(fence.text if "version" in found else f"version: 1\n{fence.text}")
-        done = _leaseway("check", str(file))
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = await run_leaseway("check", str(file))
+        assert done.status == 0, done.stdout + done.stderr
         return
     if set(found) <= SERVER_KEYS:
         return
     ((_, entry),) = found.items()  # a server with its id
     assert set(entry) <= SERVER_KEYS
-
-
-def _leaseway(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "leaseway.cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
 
 
 def _commands(fence: Fence) -> Iterator[list[str]]:
