@@ -505,3 +505,16 @@ async def test_without_a_control_plane_the_worker_of_a_lease_resolves_names(
     assert (await session.call_tool("desk_never_called")).text == "{}"
     assert (await session.call_tool("desk_never_called")).text == "{}"
     assert worker.resolved == ["desk_never_called"], "the name is cached"
+
+
+async def test_a_control_plane_that_is_lost_during_the_request_is_as_good_as_none(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.acquire("desk")
+    plane.hold_resolve["desk_never_called"] = asyncio.Event()
+    call = asyncio.create_task(session.call_tool("desk_never_called"))
+    await until(lambda: ["desk_never_called"] in plane.resolves)
+    await plane.stop()
+    assert (await call).text == "{}"
+    assert worker.resolved == ["desk_never_called"]

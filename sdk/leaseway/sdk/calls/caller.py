@@ -389,16 +389,19 @@ class CallRunner:
         """
         name = state.name
         resolve = partial(self.own_lists.resolve, state.session, name, state.user)
-        if self._resolver.is_unknown(name, state.user):
+        is_asked = self._resolver.is_unknown(name, state.user)
+        if is_asked:
             target = await resolve(is_known_to_all=True)
             if target is not None:
                 return target
         try:
             return await self._resolver.resolve(name, state.deadline, state.user)
         except Fault as fault:
-            if fault.reason is not Reason.TOOL_NOT_FOUND:
+            # It may be lost before the client notices.
+            is_lost = fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE and not is_asked
+            if not is_lost and fault.reason is not Reason.TOOL_NOT_FOUND:
                 raise
-            target = await resolve(is_known_to_all=False)
+            target = await resolve(is_known_to_all=is_lost)
             if target is None:
                 raise
             return target
