@@ -166,3 +166,12 @@ async def test_leases_that_end_because_of_their_use_break_no_circuit(bench: Benc
         bench.servers.opened[number].crash()
         await bench.until(lambda held=lease: bench.worker.leases.get(held.id) is None)
     assert restart(bench).failures == 0
+
+
+async def test_what_is_kept_of_a_failed_start_holds_nothing_of_its_instance(bench: Bench) -> None:
+    bench.servers.faults = [BROKEN]
+    await bench.serve("time", instances=LATER)
+    instances = bench.worker.pool.resolve("time", "").instances
+    await bench.until(lambda: instances.last_fault is not None)
+    assert instances.last_fault is not None
+    assert instances.last_fault.__traceback__ is None

@@ -227,7 +227,7 @@ class InstanceSet:
             )
         self.remove(live, "did not start")
         if isinstance(error, Fault):
-            self.last_fault = error
+            self.last_fault = replace(error)  # without the frames, which hold the instance
             if not self.draining:
                 self._problems.report_fault(error)
 
@@ -256,7 +256,7 @@ class InstanceSet:
         self.circuit_breaker = self.circuit_breaker.instance_ended(
             now, up_since, self.policy.restart.delay
         )
-        self.last_fault = fault
+        self.last_fault = replace(fault)
         self._problems.report_crash(fault)
 
     def remove(self, live: LiveInstance, state: str, *, crashed: bool = False) -> None:
