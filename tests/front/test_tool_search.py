@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from weakref import ReferenceType, ref
 
@@ -106,17 +107,23 @@ def test_wrong_arguments_are_rejected(arguments: bytes) -> None:
         ToolSearch().search(tool_listing([]), arguments)
 
 
-def test_lists_of_the_same_tools_share_an_index_that_ends_with_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    indexes: list[ReferenceType[ToolIndex]] = []
+@pytest.fixture
+def indexes(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceType[ToolIndex]]:
+    """The indexes that are made from now on."""
+    made: list[ReferenceType[ToolIndex]] = []
 
     class Counted(ToolIndex):
         def __init__(self, tools: Iterable[Tool]) -> None:
             super().__init__(tools)
-            indexes.append(ref(self))
+            made.append(ref(self))
 
     monkeypatch.setattr(tool_search, "ToolIndex", Counted)
+    return made
+
+
+def test_lists_of_the_same_tools_share_an_index_that_ends_with_them(
+    indexes: list[ReferenceType[ToolIndex]],
+) -> None:
     some = tools()
     of_one, of_another = tool_listing(some), tool_listing(some)
     for listing in (of_one, of_another, tool_listing(some[:1])):
@@ -125,3 +132,15 @@ def test_lists_of_the_same_tools_share_an_index_that_ends_with_them(
     assert [index() is not None for index in indexes] == [True, False]
     del of_one, of_another
     assert indexes[0]() is None
+
+
+def test_few_indexes_are_kept_of_lists_that_single_sessions_have(
+    indexes: list[ReferenceType[ToolIndex]],
+) -> None:
+    own = [replace(tool_listing([make_tool(f"t{number}")]), is_own=True) for number in range(40)]
+    for listing in [*own, own[-1]]:
+        ToolSearch().search(listing, b'{"query":"t"}')
+    kept = [index() is not None for index in indexes]
+    assert len(kept) == 40
+    assert 0 < sum(kept) <= 20
+    assert kept[-1]

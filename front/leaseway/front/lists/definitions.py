@@ -96,9 +96,14 @@ class PagedListing(Generic[ItemT]):
 
 
 class OfItems(Generic[MadeT]):
-    """What is made of items once, and kept as long as they are: many lists have the same items."""
+    """What is made of items once, and kept as long as they are: many lists have the same items.
 
-    def __init__(self) -> None:
+    Args:
+        limit: Of how many items it is kept, the newest; None for all.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
         self._made: dict[int, tuple[weakref.ref[Any], MadeT]] = {}
 
     def get(self, item: ItemT, make: Callable[[ItemT], MadeT]) -> MadeT:
@@ -111,10 +116,12 @@ class OfItems(Generic[MadeT]):
         if known is None:
             kept = weakref.ref(item, partial(self._forget, number))
             known = self._made[number] = kept, make(item)
+            if self._limit is not None and len(self._made) > self._limit:
+                self._forget(next(iter(self._made)))
         return known[1]
 
-    def _forget(self, number: int, _item: object) -> None:
-        del self._made[number]
+    def _forget(self, number: int, _item: object = None) -> None:
+        self._made.pop(number, None)
 
 
 class _Encoded(NamedTuple):

@@ -33,6 +33,9 @@ _MAX_RESULTS: Final = 20
 _MAX_DESCRIPTION: Final = 300
 """Characters of a description in a search result."""
 
+_MAX_OWN: Final = 16
+"""Indexes of lists that are each of one session. They take megabytes, and nobody shares them."""
+
 _NAME: Final = {"type": "string", "description": "The tool's name, as search_tools returned it."}
 _DEFINITIONS: Final[Sequence[dict[str, Any]]] = (
     {
@@ -93,12 +96,16 @@ def search_listing() -> PagedListing[dict[str, Any]]:
 
 
 _of_listings: Final[OfItems[ToolIndex]] = OfItems()
+_of_sessions: Final[OfItems[ToolIndex]] = OfItems(_MAX_OWN)
 _indexes: Final = WeakValueDictionary[tuple[int, ...], ToolIndex]()
 """The index of each list of tools that a listing has, by its tools: credentials see the same."""
 
 
 class ToolSearch:
-    """Searches lists of tools, with an index for each, which is kept as long as the list."""
+    """Searches lists of tools, with an index for each, which is kept as long as the list.
+
+    Of the lists that only one session has, the newest ones keep theirs.
+    """
 
     @staticmethod
     def search(listing: PagedListing[Tool], arguments: bytes) -> bytes:
@@ -106,7 +113,8 @@ class ToolSearch:
         query = parse_arguments(SEARCH, arguments, _SearchArguments)
         if not 1 <= query.limit <= _MAX_RESULTS:
             raise JsonRpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MAX_RESULTS}.")
-        tools = _of_listings.get(listing, _index).search(query.query, query.limit)
+        indexes = _of_sessions if listing.is_own else _of_listings
+        tools = indexes.get(listing, _index).search(query.query, query.limit)
         matches = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
         lines = [f"{match['name']}: {match['description']}" for match in matches]
         text = "\n".join(lines) or "No tool matches; try other words."
