@@ -40,6 +40,7 @@ async def front(
     key: str | None = None,
     origins: Collection[str] = (),
     public_url: str = "",
+    search: bool = False,
 ) -> AsyncIterator[str]:
     """Serve a system to MCP clients; yield the URL."""
     options = options or SessionOptions()
@@ -52,7 +53,8 @@ async def front(
         ends = SharedEnds(client, ended)
         owner = Owner(tenant, principal)
         table = SessionTable(client, sealer, owner, limits=limits, ended=ended, ends=ends)
-        return HttpFront(Methods(client, sessions=options), table, rules=options.rules)
+        methods = Methods(client, search=search, sessions=options)
+        return HttpFront(methods, table, rules=options.rules)
 
     listener = McpListener(Endpoint("127.0.0.1", 0), None)
     callers = Callers(build, "default", "mcp", None, authenticator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from weakref import ReferenceType, ref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.front.harness import front, host
 from tests.front.questions import QUESTIONS, tools
 from tests.front.tools import make_tool
 
@@ -20,6 +22,7 @@ from leaseway.front.lists.tool_search import ToolSearch, search_listing
 from leaseway.front.protocol.messages import JsonRpcError
 from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.testing import FakeLeaseway
 
 MIN_FOUND = 55
 """Of 60 questions, so many must find their tool among the first five results."""
@@ -90,7 +93,9 @@ def _unchanged(tool: Tool) -> Tool:
 def test_a_model_searches_describes_and_calls() -> None:
     search = ToolSearch()
     listing = tool_listing(tools())
-    found = json.loads(search.search(listing, b'{"query":"create an sms","limit":2}'))
+    found = json.loads(
+        search.search(search.index_of(listing), b'{"query":"create an sms","limit":2}')
+    )
     names = [tool["name"] for tool in found["structuredContent"]["tools"]]
     assert names[0] == "twilio_create_sms"
     assert len(names) == 2
@@ -104,7 +109,7 @@ def test_a_model_searches_describes_and_calls() -> None:
 @pytest.mark.parametrize("arguments", [b"{}", b'{"query":7}', b'{"query":"x","limit":0}'])
 def test_wrong_arguments_are_rejected(arguments: bytes) -> None:
     with pytest.raises(JsonRpcError, match=r"limit|search_tools"):
-        ToolSearch().search(tool_listing([]), arguments)
+        ToolSearch().search(ToolIndex([]), arguments)
 
 
 @pytest.fixture
@@ -127,7 +132,7 @@ def test_lists_of_the_same_tools_share_an_index_that_ends_with_them(
     some = tools()
     of_one, of_another = tool_listing(some), tool_listing(some)
     for listing in (of_one, of_another, tool_listing(some[:1])):
-        ToolSearch().search(listing, b'{"query":"sms"}')
+        ToolSearch().index_of(listing)
     del listing
     assert [index() is not None for index in indexes] == [True, False]
     del of_one, of_another
@@ -139,8 +144,33 @@ def test_few_indexes_are_kept_of_lists_that_single_sessions_have(
 ) -> None:
     own = [replace(tool_listing([make_tool(f"t{number}")]), is_own=True) for number in range(40)]
     for listing in [*own, own[-1]]:
-        ToolSearch().search(listing, b'{"query":"t"}')
+        ToolSearch().index_of(listing)
     kept = [index() is not None for index in indexes]
     assert len(kept) == 40
     assert 0 < sum(kept) <= 20
     assert kept[-1]
+
+
+async def test_an_index_is_made_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    class Noted(ToolIndex):
+        def __init__(self, tools: Iterable[Tool]) -> None:
+            super().__init__(tools)
+            threads.append(threading.get_ident())
+
+    monkeypatch.setattr(tool_search, "ToolIndex", Noted)
+    with FakeLeaseway() as fake:
+
+        @fake.server("notes").tool
+        def greet() -> str:
+            """Greet."""
+            return "Hello."
+
+        async with front(fake, search=True) as url, host(url) as client:
+            session = await client.initialize()
+            call = {"name": "search_tools", "arguments": {"query": "greet"}}
+            found = await client.send("tools/call", call, session)
+    assert found["structuredContent"]["tools"] == [{"name": "greet", "description": "Greet."}]
+    assert threads
+    assert threading.get_ident() not in threads

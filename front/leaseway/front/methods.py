@@ -230,7 +230,8 @@ class Methods:
             live = session_of(request, self._conversations, tells_end=False)
             listing = await shown_to(self.catalog, "tools", request, live)
             if params.name == SEARCH:
-                found = search.search(listing, params.arguments_json())
+                index = await asyncio.to_thread(search.index_of, listing)
+                found = search.search(index, params.arguments_json())
             else:
                 defined = partial(self._as_listed, request, listing)
                 found = search.describe(listing, params.arguments_json(), defined)

@@ -117,7 +117,8 @@ class OfItems(Generic[MadeT]):
             kept = weakref.ref(item, partial(self._forget, number))
             known = self._made[number] = kept, make(item)
             if self._limit is not None and len(self._made) > self._limit:
-                self._forget(next(iter(self._made)))
+                oldest, *_ = self._made  # at once: other threads may make or free some meanwhile
+                self._forget(oldest)
         return known[1]
 
     def _forget(self, number: int, _item: object = None) -> None:

@@ -108,13 +108,17 @@ class ToolSearch:
     """
 
     @staticmethod
-    def search(listing: PagedListing[Tool], arguments: bytes) -> bytes:
+    def index_of(listing: PagedListing[Tool]) -> ToolIndex:
+        """Return the index of a list; any thread may, and one of many tools takes a second."""
+        return (_of_sessions if listing.is_own else _of_listings).get(listing, _index)
+
+    @staticmethod
+    def search(index: ToolIndex, arguments: bytes) -> bytes:
         """Return the result of `search_tools`."""
         query = parse_arguments(SEARCH, arguments, _SearchArguments)
         if not 1 <= query.limit <= _MAX_RESULTS:
             raise JsonRpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MAX_RESULTS}.")
-        indexes = _of_sessions if listing.is_own else _of_listings
-        tools = indexes.get(listing, _index).search(query.query, query.limit)
+        tools = index.search(query.query, query.limit)
         matches = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
         lines = [f"{match['name']}: {match['description']}" for match in matches]
         text = "\n".join(lines) or "No tool matches; try other words."
