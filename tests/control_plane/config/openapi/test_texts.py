@@ -111,3 +111,9 @@ def test_an_example_with_an_id_leaves_its_parameter_checked() -> None:
 )
 def test_numbers_and_keys_are_those_of_yaml_1_2_and_json(text: str, content: object) -> None:
     assert parse(f"example: {text}", "") == {"example": content}
+
+
+@pytest.mark.parametrize("value", ["!!bool maybe", "!!float ''", "!!int x", "9" * 6_000])
+def test_a_scalar_that_does_not_match_its_tag_is_told_with_its_line(value: str) -> None:
+    with pytest.raises(DocumentUnavailable, match=r"line 2: This value is not a valid \w+\."):
+        parse(f"openapi: 3.0.3\nexample: {value}", "")

@@ -245,9 +245,13 @@ class _Loader(_Base):  # type: ignore[misc]
             if isinstance(key, yaml.ScalarNode):
                 key.tag = f"{_TAG}str"
 
-    def construct_integer(self, node: Any) -> int:
-        """Return a number, of which PyYAML takes those with a leading zero for octal ones."""
-        return _integer(self.construct_scalar(node))
+    def construct_plain(self, node: Any) -> str | int | float | bool | None:
+        """Return a scalar as configurations have it.
+
+        PyYAML takes numbers with a leading zero for octal ones, and raises KeyError and IndexError
+        for some that do not match their tag.
+        """
+        return _scalar(self.construct_scalar(node), node.tag, _position(node.start_mark))
 
 
 _FLOATS: Final = (
@@ -267,7 +271,7 @@ CORE_SCHEMA: Final = tuple(
 
 for _tag, _expression, _first in CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, _expression, _first)
-_Loader.add_constructor(_INT, _Loader.construct_integer)
+    _Loader.add_constructor(_tag, _Loader.construct_plain)
 
 # What JSON has for the values of tags that YAML 1.2 has not.
 for _kind, _tags in (
