@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterable
@@ -84,6 +85,11 @@ def test_words_are_found_in_names_descriptions_and_parameters() -> None:
     assert index.search("xylophone", 5) == []
     assert ToolIndex([]).search("anything", 5) == []
     assert [tool.name for tool in ToolIndex([make_tool("only")]).search("only", 5)] == ["only"]
+
+
+def make_greeting() -> str:
+    """Make a greeting."""
+    return "Hello."
 
 
 def _unchanged(tool: Tool) -> Tool:
@@ -174,3 +180,28 @@ async def test_an_index_is_made_beside_the_event_loop(monkeypatch: pytest.Monkey
     assert found["structuredContent"]["tools"] == [{"name": "greet", "description": "Greet."}]
     assert threads
     assert threading.get_ident() not in threads
+
+
+async def test_clients_that_search_a_list_at_once_make_one_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ToolIndex] = []
+    another = threading.Event()
+
+    class Slow(ToolIndex):
+        def __init__(self, tools: Iterable[Tool]) -> None:
+            super().__init__(tools)
+            made.append(self)
+            if len(made) > 1:
+                another.set()
+            another.wait(0.2)
+
+    monkeypatch.setattr(tool_search, "ToolIndex", Slow)
+    with FakeLeaseway() as fake:
+        fake.server("notes").tool(make_greeting)
+        async with front(fake, search=True) as url, host(url) as client:
+            session = await client.initialize()
+            call = {"name": "search_tools", "arguments": {"query": "greeting"}}
+            sent = (client.send("tools/call", call, session) for _ in range(2))
+            await asyncio.gather(*sent)
+    assert len(made) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -74,6 +75,8 @@ from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.messages.mcp import INVALID_PARAMS, METHOD_NOT_FOUND
 
 _EMPTY: Final = b"{}"
+_indexing: Final = ThreadPoolExecutor(1, "front-index")
+"""One thread makes all search indexes: in several, each would make that of the same new list."""
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
 
@@ -230,7 +233,8 @@ class Methods:
             live = session_of(request, self._conversations, tells_end=False)
             listing = await shown_to(self.catalog, "tools", request, live)
             if params.name == SEARCH:
-                index = await asyncio.to_thread(search.index_of, listing)
+                loop = asyncio.get_running_loop()
+                index = await loop.run_in_executor(_indexing, search.index_of, listing)
                 found = search.search(index, params.arguments_json())
             else:
                 defined = partial(self._as_listed, request, listing)
