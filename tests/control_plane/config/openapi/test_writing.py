@@ -56,15 +56,18 @@ def test_a_path_with_a_line_break_writes_nothing_into_the_file() -> None:
 def test_credentials_of_operations_are_written_for_those_that_ask_for_them() -> None:
     schemes = {
         "unused": {"type": "oauth2"},
+        "key": {"type": "apiKey", "in": "query", "name": "key"},
         "user": {"type": "http", "scheme": "bearer"},
         "admin": {"type": "http", "scheme": "bearer"},
     }
     asked: dict[str, Any] = {"a": [{"user": []}], "b": [{"admin": []}], "c": [], "d": None}
-    paths = {
+    paths: dict[str, Any] = {
         f"/{name}": {"get": {"operationId": name} | ({} if given is None else {"security": given})}
         for name, given in asked.items()
     }
+    of_callers = [{"name": "key", "in": "query"}]
+    paths["/e"] = {"get": {"operationId": "e", "security": [], "parameters": of_callers}}
     tools = written(paths, components={"securitySchemes": schemes})
     assert {tool.name: tool.security for tool in tools} == {
-        "a": ("user",), "b": ("admin",), "c": (), "d": ("user",),
+        "a": ("user",), "b": ("admin",), "c": (), "d": ("key",), "e": ("key",),
     }  # fmt: skip

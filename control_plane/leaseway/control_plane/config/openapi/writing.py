@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -97,11 +98,14 @@ def _names_of(
     tool: HttpTool, imported: Imported, written: Collection[str]
 ) -> tuple[str, ...] | None:
     """Return the names of the written credentials of a tool; None for all."""
-    if tool.security == ():
-        return ()
-    chosen = _first_of_each(tool.security, imported.schemes, written)
-    set_by_callers = {parameter.target for parameter in tool.parameters}
-    chosen |= {name for name in written if imported.schemes[name].target in set_by_callers}
+    targets = {name: imported.schemes[name].target for name in written}
+    if tool.security is None:  # none of those that set the same, as of a document that is read
+        sets = Counter(targets.values())
+        chosen = {name for name, target in targets.items() if sets[target] == 1}
+    else:
+        set_by_callers = {parameter.target for parameter in tool.parameters}
+        taken = [name for name, target in targets.items() if target in set_by_callers]
+        chosen = _first_of_each((*tool.security, *taken), imported.schemes, written)
     return None if chosen == set(written) else tuple(name for name in written if name in chosen)
 
 
