@@ -51,7 +51,7 @@ async def test_a_slow_authorization_server_holds_up_no_login_of_another_server(
     links = LoginLinks(cast("LoginStore", object()), "w1")
     links.record(MAIL)
     links.record(replace(MAIL, server="files"))
-    users = [f"u{number}" for number in range(20)]
+    users = [f"u{number}" for number in range(24)]
     slow = [links.link(LoginSubject("mail", "acme", user)) for user in users]
     waiting = [asyncio.create_task(links.begin(ticket, "r")) for ticket in slow]
     try:
@@ -60,10 +60,14 @@ async def test_a_slow_authorization_server_holds_up_no_login_of_another_server(
         async with asyncio.timeout(BOUND):
             await links.begin(links.link(LoginSubject("files", "acme", "anna")), "r")
         assert (began.get(), began.qsize()) == ("files", 0)
+        with pytest.raises(Fault, match="many people are logging in to mail"):
+            async with asyncio.timeout(BOUND):
+                await links.begin(links.link(LoginSubject("mail", "acme", "zoe")), "r")
     finally:
         proceed.set()
         await asyncio.gather(*waiting)
-    assert began.qsize() == 12
+    assert began.qsize() == 16
+    await links.begin(links.link(LoginSubject("mail", "acme", "zoe")), "r")
 
 
 @pytest.mark.parametrize("user", ["anna", "bob"])

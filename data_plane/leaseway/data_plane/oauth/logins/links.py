@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,9 @@ _MAX_BEGUN: Final = 256
 _MAX_AT_ONCE: Final = 8
 """Steps of one server's logins that run at a time: a slow authorization server holds up its own
 only. The control plane bounds those of all (`MAX_OPEN` in `sync/login_steps.py`)."""
+_MAX_STEPS: Final = 24
+"""Steps of one server's logins, running or waiting, at which no further login begins. They leave
+room below the bound of all, and nobody waits behind all who have given up during an outage."""
 _DONE: Final = (
     "somebody has logged in at its link meanwhile, such as in another tab, and that login is used;"
     " to replace it, log out and open a new link"
@@ -80,6 +83,7 @@ class LoginLinks:
         self._begun: OrderedDict[str, tuple[BegunLogin, float]] = OrderedDict()
         self._done: OrderedDict[str, None] = OrderedDict()
         self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._steps: Counter[str] = Counter()  # by server
 
     def use_console(self, url: str) -> None:
         """Make links to this console from now on; empty for none."""
@@ -128,10 +132,15 @@ class LoginLinks:
         """Begin the login of a link; return the address to open, and the redirect's state.
 
         Raises:
-            Fault: INVALID_REQUEST: it has ended, or the authorization server does not let it begin.
+            Fault: INVALID_REQUEST: it has ended, too many logins to its server take place, or the
+                authorization server does not let it begin.
         """
         wanted, store = self._wanted(ticket), self._store
         assert store is not None
+        if self._steps[wanted.server] >= _MAX_STEPS:  # who has begun may always finish
+            raise _refused(
+                f"many people are logging in to {wanted.server}; open the link again later"
+            )
         begun = await self._run(wanted, partial(begin_login, wanted, store, redirect))
         self._begun[begun.state] = begun, self._now() + _LOGIN_TIME
         if len(self._begun) > _MAX_BEGUN:
@@ -173,15 +182,21 @@ class LoginLinks:
             self._done.popitem(last=False)
 
     async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
-        slots = self._slots.get(wanted.server)
+        server = wanted.server
+        slots = self._slots.get(server)
         if slots is None:
-            slots = self._slots[wanted.server] = asyncio.Semaphore(_MAX_AT_ONCE)
-        async with slots:
-            try:
+            slots = self._slots[server] = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._steps[server] += 1
+        try:
+            async with slots:
                 return await in_thread(work)
-            except (AuthorizationError, VaultError) as error:
-                text = str(error).rstrip(".")
-                raise _refused(f"the server {wanted.server}: {text}") from None
+        except (AuthorizationError, VaultError) as error:
+            text = str(error).rstrip(".")
+            raise _refused(f"the server {server}: {text}") from None
+        finally:
+            self._steps[server] -= 1
+            if not self._steps[server]:
+                del self._steps[server]
 
     def _wanted(self, ticket: str) -> Wanted:
         key = self._tickets.get(ticket)
