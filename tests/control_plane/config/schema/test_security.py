@@ -269,3 +269,11 @@ def test_the_security_of_a_tool_names_credentials_of_its_server() -> None:
         refused = of_tools("security: [ user ]", second)
         assert refused.rejected == {"s"}
         assert words in refused.issues[0].message
+
+
+def test_no_credential_has_the_name_of_the_servers_token() -> None:
+    token = "auth: { client_credentials: { client_id: me, client_secret: { secret: c } } }"
+    security = "{ auth: { type: header, name: X-Key, value: { secret: k } } }"
+    assert not parse(security).issues
+    (issue,) = parse(security, f"    {token}\n").issues
+    assert "'auth' under 'security' has the name that tools have for the token" in issue.message

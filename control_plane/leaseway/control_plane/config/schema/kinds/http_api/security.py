@@ -118,6 +118,7 @@ class ToolCredentials:
     ) -> None:
         targets = {name: credential.target for name, credential in credentials.items()}
         self._credentials = credentials
+        self._is_ambiguous = has_token and OF_AUTH in credentials
         self._all = {**targets, OF_AUTH: AUTHORIZATION} if has_token else targets
         self._stands_for = {
             name: frozenset(
@@ -177,7 +178,14 @@ class ToolCredentials:
                 place.error(at, IssueReason.BAD_VALUE, message)
 
     def check_names(self, tools: Iterable[HttpTool], where: Where) -> None:
-        """Report names in the `security` of tools that the server has no credentials for."""
+        """Report names in the `security` of tools that stand for no credential, or for two."""
+        if self._is_ambiguous:
+            message = (
+                f"{quoted(OF_AUTH)} under 'security' has the name that tools have for the token of"
+                " the server's 'auth': give it another name, with its 'type'."
+            )
+            place, at = where.find(f"security.{OF_AUTH}", where.log.places[where.key])
+            place.error(at, IssueReason.BAD_VALUE, message)
         for tool in tools:
             unknown = [name for name in tool.security or () if name not in self._all]
             if unknown:
