@@ -246,7 +246,7 @@ def test_a_kind_of_server_is_added_by_its_row(scratch: Scratch) -> None:
     scratch.create(f"{folder}/worker.py", example("worker.py"))
     scratch.add("pyproject.toml", '  "builtin | container | http_api | process', " | greeter")
     scratch.add("pyproject.toml", 'layers = ["table | packages", "builtin', " | greeter")
-    scratch.add("pyproject.toml", '  "builtin | container | http_api | python', " | greeter")
+    scratch.add("pyproject.toml", '  "container | http_api | python', " | greeter")
     scratch.add(
         "docs/kinds.md",
         "with Leaseway's own tools | [the kit](kit.md) |\n",

@@ -17,9 +17,9 @@ from leaseway.wire.errors import Fault, Reason
 
 PUBLIC = """
 BegunCall CallWay IntroductionList LeaseItems McpRequest PlacedCall RegistryVersion RelayClient
-RelayEvents ServerIntroduction ServerRequest SessionEnds ToolIndex announce_roots begin_call
-begin_outside call_placed call_tool call_way hear_servers hear_session_ends leased_servers
-leave_leases list_introductions list_lease_items own_request
+RelayEvents ServerIntroduction ServerRequest SessionEnds SharedItems ToolIndex announce_roots
+begin_call begin_outside call_placed call_tool call_way hear_servers hear_session_ends
+leased_servers leave_leases list_introductions list_lease_items list_shared own_request
 prompt_completion prompt_request read_request send_request share_session_ends speak_for
 template_completion watch_registry with_lease_items
 """
