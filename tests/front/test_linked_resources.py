@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.front.harness import MODERN, Host, front, host
 
-from leaseway.front.catalog import LinkedResources
+from leaseway.front.lists.linked_resources import LinkedResources
 from leaseway.sdk.testing import FakeLeaseway, Reply
 
 URI = "file:///report"

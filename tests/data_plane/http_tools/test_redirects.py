@@ -10,12 +10,8 @@ from tests.servers import rest_api
 from tests.servers.rest_api import RestApi
 from yarl import URL
 
-from leaseway.data_plane.kinds.http_api.client import (
-    HttpToolClient,
-    Sending,
-    SendState,
-    next_sending,
-)
+from leaseway.data_plane.kinds.http_api.client import HttpToolClient, SendState
+from leaseway.data_plane.kinds.http_api.redirects import Sending, next_sending
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.outgoing import Credential, Outgoing

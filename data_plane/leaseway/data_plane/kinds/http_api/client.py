@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -16,9 +16,10 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict
 from yarl import URL
 
-from leaseway.data_plane.core.origin import kept_encrypted, same_origin
+from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.core.resolved_values import SentCredential
+from leaseway.data_plane.kinds.http_api.redirects import Sending, next_sending
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.mcp.host import http_client
@@ -26,61 +27,9 @@ from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoin
 from leaseway.spec.kinds.http_tools import IDEMPOTENT, OF_AUTH, SAFE_METHODS
 from leaseway.wire import bounds
 from leaseway.wire.channels.encryption import leaves_encryption, untrusted
-from leaseway.wire.channels.fetching import MAX_REDIRECTS, REDIRECTS, Guard, in_thread, leads_inside
+from leaseway.wire.channels.fetching import MAX_REDIRECTS, Guard, in_thread, leads_inside
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.timing.retry_after import retry_delay
-
-_SEE_OTHER: Final = 303
-_SAME_REQUEST: Final = (307, 308)
-_FREE: Final = ("GET", "HEAD")
-"""Methods that may be sent anywhere."""
-_RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
-"""A byte of a header that is no UTF-8, as aiohttp reads it."""
-
-
-class Sending(NamedTuple):
-    """What is sent to an address."""
-
-    method: str
-    url: URL
-    body: bytes | None
-
-
-def next_sending(
-    sent: Sending, status: int, location: str | None, without: Sequence[str] = ()
-) -> Sending | None:
-    """Return what a response redirects to, or None if it is no redirect that is followed.
-
-    303 leads to a GET of what a request has made (RFC 9110, 15.4.4). What changes something is sent
-    again only where 307 or 308 asks for it, and only to the same origin, as is what has a body: 301
-    and 302 leave open whether a POST stays one, and a GET in its place would look like its success.
-
-    Args:
-        sent: The request that was answered.
-        status: Of the response.
-        location: Of the response; None if it has none.
-        without: Query parameters that are left out.
-    """
-    if status not in REDIRECTS or not location:
-        return None
-    try:
-        url = sent.url.join(URL(_RAW_BYTE.sub(_percent, location))).without_query_params(*without)
-    except ValueError:
-        return None
-    if url.scheme not in ("http", "https") or not url.host:
-        return None
-    url = kept_encrypted(sent.url, url)
-    if status == _SEE_OTHER:
-        return Sending("HEAD" if sent.method == "HEAD" else "GET", url, None)
-    if sent.method in _FREE and sent.body is None:
-        return sent._replace(url=url)
-    is_same_request = sent.method in _FREE or status in _SAME_REQUEST
-    return sent._replace(url=url) if is_same_request and same_origin(sent.url, url) else None
-
-
-def _percent(byte: re.Match[str]) -> str:
-    return f"%{ord(byte[0]) - 0xDC00:02X}"
-
 
 MAX_BODY: Final = bounds.MAX_RESULT
 """Maximum bytes of a response's body, decompressed."""

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from leaseway.data_plane.mcp.protocol.messages.incoming import read_log, read_progress
+from leaseway.data_plane.mcp.protocol.messages.notifications import read_log, read_progress
 from leaseway.wire.bounds import MAX_META
 
 
