@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.front.calling import approvals
-from leaseway.front.calling.approvals import apply_answer, ask_user
+from leaseway.front.calling.approvals import Decisions, apply_answer, ask_user
 from leaseway.front.sessions.listener import Listener, drop
 from leaseway.sdk import ConfirmationRequired, InvalidRequest, LeasewayError
 
@@ -62,7 +62,29 @@ async def test_the_question_to_an_older_clients_user_is_withdrawn_once_another_h
     client: Any = Deciding()
     error = ConfirmationRequired("approve", metadata={"confirmation_id": "a1"})
     async with asyncio.timeout(BOUND):
-        await ask_user(client, Listener(drop, asker), error)
+        await ask_user(client, Decisions(client), Listener(drop, asker), error)
     (question,) = asker.ask.call_args.args
     asker.withdraw.assert_called_once_with(question)
     assert client.looks == [], "nothing more is asked, and nothing decided"
+
+
+async def test_one_look_tells_all_open_questions_of_what_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approvals, "_LOOK", 0.0)
+    waiting = {"a1", "a2", "a3"}
+    looks = 0
+
+    class Listing:
+        async def approvals(self) -> list[SimpleNamespace]:
+            nonlocal looks
+            looks += 1
+            shown = [SimpleNamespace(id=name, state="waiting") for name in waiting]
+            waiting.discard(f"a{looks}")
+            return shown
+
+    listing: Any = Listing()
+    decisions = Decisions(listing)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(decisions.wait(name) for name in ("a1", "a2", "a3")))
+    assert looks == 4, "three decisions and the look that has seen the last"

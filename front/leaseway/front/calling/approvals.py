@@ -19,6 +19,7 @@ from leaseway.front.sessions.listener import Listener
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest, LeasewayError
 from leaseway.sdk.relay import own_request
 from leaseway.wire.messages.mcp import ELICIT
+from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _STATE: Final = "leaseway-approval "
 _NAME: Final = "leaseway-approval"
@@ -31,6 +32,44 @@ _TIMEOUT: Final = 900.0
 _LOOK: Final = 5.0
 """Seconds between two looks whether another approver has decided."""
 _ask_ids = itertools.count(1)
+
+
+class Decisions:
+    """Tells when other approvers have decided: one look tells it to all questions that are open.
+
+    Args:
+        client: The tenant's client.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._open: dict[asyncio.Future[None], str] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def wait(self, approval_id: str) -> None:
+        """Wait until an approval is decided or has expired."""
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[decided] = approval_id
+        if self._looking is None or self._looking.done():
+            self._looking = start_lasting_task(self._look(), "front approvals")
+        try:
+            await decided
+        finally:
+            del self._open[decided]
+            if not self._open:
+                self._looking.cancel()
+                self._looking = None
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            asked = tuple(self._open.items())  # later ones may be missing from what is read now
+            with suppress(LeasewayError):  # such as without a control plane: users still decide
+                listed = await self._client.approvals()
+                waiting = {item.id for item in listed if item.state == "waiting"}
+                for decided, approval_id in asked:
+                    if approval_id not in waiting and not decided.done():
+                        decided.set_result(None)
 
 
 def can_ask(listener: Listener, error: ConfirmationRequired) -> bool:
@@ -78,10 +117,12 @@ async def apply_answer(client: AsyncClient, state: str, responses: bytes) -> Non
     await _decide(client, state.removeprefix(_STATE), answer)
 
 
-async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationRequired) -> None:
+async def ask_user(
+    client: AsyncClient, decisions: Decisions, listener: Listener, error: ConfirmationRequired
+) -> None:
     """Ask a legacy client's user, then approve or deny the call.
 
-    The question is withdrawn once another approver has decided.
+    The question is withdrawn once another approver has decided, as `decisions` tells.
 
     Raises:
         LeasewayError: As `_decide`.
@@ -97,7 +138,7 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
     server_request = own_request(next(_ask_ids), ELICIT, params, on_answer)
     assert listener.asker is not None
     listener.asker.ask(server_request)
-    elsewhere = loop.create_task(_until_decided(client, error.confirmation_id))
+    elsewhere = loop.create_task(decisions.wait(error.confirmation_id))
     try:
         await asyncio.wait(
             (pending, elsewhere), timeout=_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
@@ -109,15 +150,6 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
         answer = pending.result()
         result = msgspec.json.decode(answer) if answer else None
         await _decide(client, error.confirmation_id, result)
-
-
-async def _until_decided(client: AsyncClient, approval_id: str) -> None:
-    while True:
-        await asyncio.sleep(_LOOK)
-        with suppress(LeasewayError):  # such as without a control plane: the user can still decide
-            known = {item.id: item.state for item in await client.approvals()}
-            if known.get(approval_id) != "waiting":
-                return
 
 
 async def _params(client: AsyncClient, error: ConfirmationRequired) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class ToolCalls:
         self._places = Places(catalog, conversations, offer)
         self._held = held
         self._media = media
+        self._decisions = approvals.Decisions(client)
 
     async def call(self, request: Request, params: CallParams) -> bytes:
         """Find a tool and the place of its call, and call it there; return the client's result.
@@ -142,7 +143,7 @@ class ToolCalls:
                         raise
                     question = await approvals.input_required(self._client, error)
                     return adapt_result(question, modern=True)
-                await approvals.ask_user(self._client, request.listener, error)
+                await approvals.ask_user(self._client, self._decisions, request.listener, error)
                 result = await self._relay(request, place, tool, params.name, arguments)
         except LeasewayError as error:
             correctable = error_result(error)
