@@ -13,10 +13,12 @@ from weakref import ReferenceType, ref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import BOUND
 from tests.front.harness import front, host
 from tests.front.questions import QUESTIONS, tools
 from tests.front.tools import make_tool
 
+from leaseway.front import methods
 from leaseway.front.lists import tool_search
 from leaseway.front.lists.definitions import tool_listing
 from leaseway.front.lists.tool_search import ToolSearch, search_listing
@@ -205,3 +207,20 @@ async def test_clients_that_search_a_list_at_once_make_one_index(
             sent = (client.send("tools/call", call, session) for _ in range(2))
             await asyncio.gather(*sent)
     assert len(made) == 1
+
+
+async def test_a_list_with_an_index_is_searched_while_another_one_is_made() -> None:
+    held = threading.Event()
+    with FakeLeaseway() as fake:
+        fake.server("notes").tool(make_greeting)
+        async with front(fake, search=True) as url, host(url) as client:
+            session = await client.initialize()
+            call = {"name": "search_tools", "arguments": {"query": "greeting"}}
+            first = await client.send("tools/call", call, session)
+            making = methods._indexing.submit(held.wait, BOUND)
+            try:
+                async with asyncio.timeout(BOUND):
+                    assert await client.send("tools/call", call, session) == first
+                assert not making.done()
+            finally:
+                held.set()

@@ -233,8 +233,10 @@ class Methods:
             live = session_of(request, self._conversations, tells_end=False)
             listing = await shown_to(self.catalog, "tools", request, live)
             if params.name == SEARCH:
-                loop = asyncio.get_running_loop()
-                index = await loop.run_in_executor(_indexing, search.index_of, listing)
+                index = search.known_index(listing)
+                if index is None:
+                    loop = asyncio.get_running_loop()
+                    index = await loop.run_in_executor(_indexing, search.index_of, listing)
                 found = search.search(index, params.arguments_json())
             else:
                 defined = partial(self._as_listed, request, listing)

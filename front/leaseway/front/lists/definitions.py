@@ -106,6 +106,11 @@ class OfItems(Generic[MadeT]):
         self._limit = limit
         self._made: dict[int, tuple[weakref.ref[Any], MadeT]] = {}
 
+    def find(self, item: object) -> MadeT | None:
+        """Return what has been made of an item, or None."""
+        known = self._made.get(id(item))
+        return None if known is None else known[1]
+
     def get(self, item: ItemT, make: Callable[[ItemT], MadeT]) -> MadeT:
         """Return what is made of an item; it must not refer to the item.
 

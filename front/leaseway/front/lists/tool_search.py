@@ -108,6 +108,11 @@ class ToolSearch:
     """
 
     @staticmethod
+    def known_index(listing: PagedListing[Tool]) -> ToolIndex | None:
+        """Return the index of a list if it has one."""
+        return (_of_sessions if listing.is_own else _of_listings).find(listing)
+
+    @staticmethod
     def index_of(listing: PagedListing[Tool]) -> ToolIndex:
         """Return the index of a list; any thread may, and one of many tools takes a second."""
         return (_of_sessions if listing.is_own else _of_listings).get(listing, _index)
