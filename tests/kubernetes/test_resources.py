@@ -133,7 +133,7 @@ async def test_an_invalid_edit_is_reported_and_changes_no_server(
     cluster.apply("MCPServer", "one", wrong, namespace=namespace)
     said = await one.until_condition("Accepted", "False")
 
-    assert "The previous version stays in force" in said
+    assert "last valid version stays in force" in said
     await one.until_event("Warning", "Rejected")
     assert (await one.get())["status"]["observedGeneration"] == 2
     assert conditions(await two.get())["Accepted"][0] == "True"

@@ -122,7 +122,7 @@ def test_an_error_is_not_accepted_and_a_warning_is() -> None:
     odd = accepted_condition([_issue("warning", "Odd.")])
 
     assert (bad.holds, bad.reason) == (False, "BadValue")
-    assert bad.message == "Wrong. The previous version stays in force."
+    assert bad.message == "Wrong. Its last valid version stays in force, if there is one."
     assert (odd.holds, odd.message) == (True, "Odd.")
 
 

@@ -64,7 +64,7 @@ def accepted_condition(issues: Sequence[ConfigIssue]) -> Condition:
     """Return the condition *Accepted* of a resource with these issues."""
     errors = [issue.message for issue in issues if issue.severity == "error"]
     if errors:
-        stays = "The previous version stays in force."
+        stays = "Its last valid version stays in force, if there is one."
         return Condition(False, issues_reason(issues), f"{sentences(errors)} {stays}")
     warnings = [issue.message for issue in issues]
     return Condition(True, "Valid", sentences(warnings))
