@@ -287,5 +287,4 @@ async def test_a_listing_on_which_the_control_plane_fails_is_a_problem_of_its_se
         assert (problem.reason, problem.server_id) == ("LIST_FAILED", "a")
         monkeypatch.undo()
         running.load(spec("b"))
-        await w1.serve("x")  # on the same stream
-        await w1.apply_until("b")
+        await w1.serve_until("b", "x")  # on the same stream; a may be probed again before
