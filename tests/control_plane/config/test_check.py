@@ -104,6 +104,7 @@ def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None
         )
     ]
     assert warnings("command: x, args: [a, '${ROOT}']", {"ROOT": ""}, "x") == []
+    assert warnings("command: x, args: [a, '${ROOT}'], env: {ROOT: b}", {}, "x") == []
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,25 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
     assert resolved.headers == {"Authorization": "source-value"}
 
 
+def test_arguments_know_the_variables_of_their_own_entry_beside_the_workers() -> None:
+    resolved = resolve(
+        spec(
+            command="x",
+            args=("--header", "Authorization:${AUTH_HEADER}", "${MODE} ${DIALECT}"),
+            env={
+                "AUTH_HEADER": Value("secret", "token"),
+                "MODE": Value("literal", "of-the-entry"),
+                "DIALECT": Value("literal", "postgresql"),
+            },
+        ),
+        {"MODE": "m"},
+        MemoryVault(token="hunter22"),
+    )
+    assert resolved.args == ("--header", "Authorization:hunter22", "m postgresql")
+    assert "hunter22" in resolved.secrets
+    assert "postgresql" not in resolved.secrets
+
+
 def test_a_header_has_no_line_break_at_its_end() -> None:
     headers = {"A": Value("env", "TOKEN"), "B": Value("literal", "Bearer ${TOKEN}")}
     resolved = resolve(spec(headers=headers), {"TOKEN": "hunter22\r\n"}, NO_VAULT)
@@ -157,7 +176,7 @@ def test_all_missing_references_are_named_at_once(tmp_path: Path) -> None:
     fault = caught.value
     assert (fault.reason, fault.started) == (Reason.SERVER_NOT_READY, "no")
     assert fault.metadata["problem"] == "MISSING_REFERENCE"
-    assert fault.metadata["keys"] == "args[0], env.TOKEN, env.DB, headers.X"
+    assert fault.metadata["keys"] == "env.TOKEN, env.DB, args[0], headers.X"
     for words in ("srv", "NOWHERE", "HOST_TOKEN", "the secret db", str(tmp_path / "none"), "set"):
         assert words in fault.message
     assert "kept-secret" not in fault.message

@@ -121,8 +121,12 @@ def _warnings(
     exists: Callable[[str], bool],
     secrets: Container[str],
 ) -> Iterator[_Warning]:
+    own = {key.removeprefix("env.") for key in spec.values if key.startswith("env.")}
     for key, text in spec.part.texts:
-        yield from _unset(key, text, environ)
+        in_arguments = key.startswith("args[")
+        if in_arguments and "env_file" in spec.values:
+            continue  # its variables are known only where workers run
+        yield from _unset(key, text, own.union(environ) if in_arguments else environ)
     for key, value in spec.values.items():
         if value.kind == "secret" and value.text in secrets:
             continue
@@ -130,7 +134,7 @@ def _warnings(
     yield from _lacked(spec.part.needs, environ, which, exists)
 
 
-def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Warning]:
+def _unset(key: str, text: str, environ: Container[str]) -> Iterator[_Warning]:
     for name in dict.fromkeys(name for name, default in references(text) if default is None):
         if name not in environ and name not in NAMES:
             message = (

@@ -181,11 +181,12 @@ ValuesOf = Callable[[Any, Resolver], ResolvedValues]
 
 def _of_command(part: CommandPart, resolver: Resolver) -> ResolvedValues:
     file = resolver.variables("env_file", part.env_file) if part.env_file else {}
+    env = {**file, **resolver.values("env", part.env)}
     return ResolvedValues(
         command=resolver.text("command", part.command),
-        args=resolver.texts("args", part.args),
+        args=resolver.texts("args", part.args, env),
         cwd=resolver.text("cwd", part.cwd),
-        env={**file, **resolver.values("env", part.env)},
+        env=env,
     )
 
 
@@ -222,12 +223,13 @@ def _of_remote(part: RemotePart, resolver: Resolver) -> ResolvedValues:
 
 
 def _of_registered(part: RegisteredPart, resolver: Resolver) -> ResolvedValues:
+    env = resolver.values("env", part.env)
     return ResolvedValues(
         command=resolver.text("command", part.command),
-        args=resolver.texts("args", part.args),
+        args=resolver.texts("args", part.args, env),
         url=resolver.text("url", part.url),
         session_id=resolver.text("sessionId", part.session_id),
-        env=resolver.values("env", part.env),
+        env=env,
         headers=headers_of(part.headers, resolver),
         proxies=proxies_of({}, resolver) if part.url else NO_PROXIES,
     )

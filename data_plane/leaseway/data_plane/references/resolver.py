@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues, UnresolvedValue
@@ -17,7 +18,7 @@ from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
 _BREAKS: Final = "\r\n"
 _MAX_VARIABLES: Final = 1_000
 """Variables of a file."""
-
+_NO_OWN: Final[Mapping[str, str]] = MappingProxyType({})
 
 _NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*")
 _DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
@@ -198,13 +199,23 @@ class Resolver:
             for name, value in values.items()
         }
 
-    def text(self, key: str, text: str) -> str:
-        """Return a plain string with its `${NAME}` expanded."""
-        return self.value(key, Value("literal", text), secret=False)
+    def text(self, key: str, text: str, own: Mapping[str, str] = _NO_OWN) -> str:
+        """Return a plain string with its `${NAME}` expanded.
 
-    def _literal(self, text: str) -> str:
+        Args:
+            key: Its key.
+            text: The string.
+            own: Resolved variables of the entry, for names that the worker does not have.
+        """
         try:
-            expanded = expand(text, self._environment)
+            return self._literal(text, own)
+        except MissingReference as missing:
+            self._record(key, missing)
+            return ""
+
+    def _literal(self, text: str, own: Mapping[str, str] = _NO_OWN) -> str:
+        try:
+            expanded = expand(text, {**own, **self._environment} if own else self._environment)
         except UnresolvedReference as error:
             _reject_own_key(error.name)
             raise MissingReference(
@@ -251,9 +262,11 @@ class Resolver:
             )
         return found
 
-    def texts(self, key: str, texts: Sequence[str]) -> tuple[str, ...]:
-        """Return the texts of a list with their `${NAME}` expanded."""
-        return tuple(self.text(f"{key}[{index}]", text) for index, text in enumerate(texts))
+    def texts(
+        self, key: str, texts: Sequence[str], own: Mapping[str, str] = _NO_OWN
+    ) -> tuple[str, ...]:
+        """Return the texts of a list with their `${NAME}` expanded, like `text`."""
+        return tuple(self.text(f"{key}[{index}]", text, own) for index, text in enumerate(texts))
 
     def variables(self, key: str, path: str) -> dict[str, str]:
         """Return the variables of a file; record what is wrong with it."""
