@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
 
-from leaseway.data_plane.kinds.remote.http import responses
+from leaseway.data_plane.kinds.remote.http import errors, responses
 from leaseway.data_plane.kinds.remote.http.endpoint import HttpEndpoint
 from leaseway.data_plane.kinds.remote.http.responses import EventReader, GetStream, Unanswered
 from leaseway.data_plane.kinds.remote.http.sse_parser import SseEvent
@@ -130,6 +130,7 @@ class Served:
     """
 
     content_type = "text/event-stream"
+    status = 200
 
     def __init__(self, failures: int) -> None:
         self.content = self
@@ -201,6 +202,31 @@ async def test_a_request_whose_stream_cannot_be_resumed_without_a_login_has_star
         with pytest.raises(Fault, match="expired") as caught:
             await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
     assert caught.value.started == "yes"
+
+
+class Refusing(Served):
+    """Refuses to resume the stream, by an error whose body does not end."""
+
+    async def request(self, method: str, headers: dict[str, str]) -> Served:
+        self.status = 410
+        return await super().request(method, headers)
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if self.asked:
+            yield b"That event is too old."
+            await asyncio.Event().wait()
+        async for data in super().iter_any():
+            yield data
+
+
+async def test_a_refusal_to_continue_a_stream_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_ERROR_TIME", 0.01)
+    served = Refusing(failures=0)
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(Fault, match=r"status 410 \(That event is too old\.\)") as caught:
+            await reader(served, []).read(7, cast("Any", served), {}, resumable=True)
+    assert (caught.value.reason, caught.value.started) == (Reason.SERVER_LOST, "yes")
+    assert len(served.asked) == 2
 
 
 class Breaking(Served):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
@@ -27,6 +29,9 @@ from leaseway.wire.timing.retry_after import retry_delay
 
 MAX_BODY: Final = bounds.MAX_LINE
 """Maximum bytes of a response body, as of a message over other transports."""
+
+_ERROR_TIME: Final = 5.0
+"""Seconds in which the body of an error must come."""
 
 _MAX_LINE: Final = 300
 _REDACTED_BYTES: Final = 16 << 10
@@ -88,13 +93,30 @@ async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
         Fault: RESULT_TOO_LARGE.
     """
     parts: list[bytes] = []
+    await _read_into(parts, server, response)
+    return b"".join(parts)
+
+
+async def read_error(server: str, response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an error, or what has come of it: the status may wait for no stream's end.
+
+    Raises:
+        Fault: RESULT_TOO_LARGE.
+    """
+    parts: list[bytes] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ERROR_TIME):
+            await _read_into(parts, server, response)
+    return b"".join(parts)
+
+
+async def _read_into(parts: list[bytes], server: str, response: aiohttp.ClientResponse) -> None:
     size = 0
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
         if size > MAX_BODY:
             raise body_too_large(server)
-    return b"".join(parts)
 
 
 class _ErrorObject(msgspec.Struct):
@@ -336,6 +358,16 @@ def unexpected(server: str, entry: Receipt) -> Fault:
 
 def ended_early(server: str) -> Fault:
     text = f"The server {server} ended its response without answering the request."
+    return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
+
+
+async def not_continued(server: str, refusal: aiohttp.ClientResponse) -> Fault:
+    """Return the fault for a response whose rest the server refuses to send."""
+    line = _error_text(await read_error(server, refusal))
+    text = (
+        f"The server {server} ended its response without answering the request, and answered with "
+        f"HTTP status {refusal.status}{f' ({line})' if line else ''} when asked to continue it."
+    )
     return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
 
 

@@ -107,7 +107,7 @@ class EventReader:
         while each stream has a new event or lasts for a while.
 
         Raises:
-            Fault: An event is too large, or not JSON-RPC.
+            Fault: An event is too large, or not JSON-RPC; or the server refuses to continue.
             aiohttp.ClientError: The stream broke and can't be resumed.
         """
         parser = SseParser(errors.MAX_BODY)
@@ -123,7 +123,10 @@ class EventReader:
             opened = float("inf")
             try:
                 async with await self._endpoint.request("GET", resume_headers) as resumed_stream:
-                    if resumed_stream.content_type == "text/event-stream":
+                    if resumed_stream.status >= 400:
+                        if resumes + 1 == _MAX_RESUMES:
+                            raise await errors.not_continued(self._server, resumed_stream)
+                    elif resumed_stream.content_type == "text/event-stream":
                         opened = time.monotonic()
                         await self._read_stream(key, resumed_stream, parser, resumable)
             except errors.CONNECTION_ERRORS:
@@ -405,7 +408,7 @@ class ResponseReader:
     async def _read_error(
         self, posted: PostedRequest, response: aiohttp.ClientResponse, era: Era
     ) -> None:
-        body = await errors.read_body(self._server, response)
+        body = await errors.read_error(self._server, response)
         message = errors.rpc_error(body)
         if posted.session and _is_unknown_session(response.status, message):
             raise SessionForgotten(errors.not_found(self._server, body))
