@@ -15,6 +15,7 @@ from leaseway.sdk import (
     ToolNotFound,
     WorkerLost,
 )
+from leaseway.sdk.calls import recovery
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -40,6 +41,21 @@ async def test_tries_end_after_the_fifth(client: AsyncClient, worker: FakeWorker
     with pytest.raises(Draining):
         await client.call_tool("time_now")
     assert len(worker.calls) == 5
+
+
+async def test_a_long_wait_before_the_next_try_is_logged_with_its_cause(
+    client: AsyncClient,
+    worker: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(recovery, "_LONG_WAIT", 0.001)
+    caplog.set_level("INFO", "leaseway.sdk.waits")
+    worker.faults = [Fault(Reason.RATE_LIMITED, "No call is left.", retry_delay=0.001)]
+    await client.call_tool("time_now")
+    assert [record.getMessage() for record in caplog.records] == [
+        "time_now is tried again in 0 seconds: No call is left."
+    ]
 
 
 async def test_calls_spread_over_workers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WAITS: Final = "leaseway.sdk.waits"
 _FLUSH: Final = 1.0  # seconds that a finished command waits for the export of its telemetry
 
 
@@ -51,6 +53,8 @@ def with_client(
     from leaseway.wire.advice import Reader, advice_for
 
     connection.log.configure("cli", default_level="warning")
+    if connection.log.level is None:
+        logging.getLogger(_WAITS).setLevel(logging.INFO)  # a silent wait looks like a fault
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:

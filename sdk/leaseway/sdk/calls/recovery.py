@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +18,11 @@ from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_in
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import LEASE_ENDED
+
+_waits = logging.getLogger("leaseway.sdk.waits")
+"""Of its own, so that the command line can show these lines without all others."""
+_LONG_WAIT: Final = 1.0
+"""Seconds from which a wait before the next try is logged."""
 
 _HOLDER_LOST: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails if the lease's worker has exited or is shutting down."""
@@ -124,5 +130,8 @@ class CallRecovery:
         if state.target is not None and (retry.resolve or retry.avoid_worker):
             self._resolver.invalidate(state.target, at_once=retry.resolve)
         state.link = state.lease = state.release = None
+        if retry.delay >= _LONG_WAIT:
+            text = "%s is tried again in %.0f seconds: %s"
+            _waits.info(text, state.name, retry.delay, fault.message)
         if retry.delay > 0:
             await asyncio.sleep(retry.delay)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -49,6 +50,15 @@ def test_progress_and_server_logs_are_printed_to_stderr(run: Run, client: Memory
     ]
     assert not run("call", "t").stderr  # no terminal, nothing asked for
     assert run("call", "t", "--server-log", "loud").exit_code == 2
+
+
+def test_a_wait_of_the_sdk_is_shown_unless_a_level_is_given(run: Run, client: MemoryClient) -> None:
+    waits = logging.getLogger("leaseway.sdk.waits")
+    waits.setLevel(logging.NOTSET)  # as in a new process
+    run("call", "t", "--log-level", "error")
+    assert not waits.isEnabledFor(logging.INFO)
+    run("call", "t")
+    assert waits.isEnabledFor(logging.INFO)
 
 
 def test_a_call_reads_its_arguments_from_stdin(run: Run, client: MemoryClient) -> None:
