@@ -91,9 +91,13 @@ async def test_leases_and_lease_ends_are_read_from_all_pages(
     plane.pages[page] = [
         page(ended=[end(lease_id="e1", how="released")]),
         page(ended=[end(lease_id="e2", how="expired")], leases=[lease(id="l1")]),
-        page(leases=[lease(id="l2")]),
+        page(leases=[lease(id="l2", user="ada"), lease(id="l3", holder="billing")]),
     ]
-    assert [lease.id for lease in await client.leases()] == ["l1", "l2"]
+    assert [(lease.id, lease.user, lease.holder) for lease in await client.leases()] == [
+        ("l1", "", ""),
+        ("l2", "ada", ""),
+        ("l3", "", "billing"),
+    ]
     assert await client.lease_ends() == {"e1": "released", "e2": "expired"}
 
 

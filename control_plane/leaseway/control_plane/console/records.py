@@ -261,7 +261,8 @@ _LEASE_ORDERS: Final[dict[str, Callable[[HeldLease], Any]]] = {
 
 def _texts(lease: HeldLease) -> tuple[str, ...]:
     key = lease.key
-    return key.session, key.server_id, key.tenant, lease.agent, lease.worker_id, lease.id
+    who = lease.agent, lease.user, lease.holder
+    return key.session, key.server_id, key.tenant, *who, lease.worker_id, lease.id
 
 
 def workers(plane: Plane, _query: Json) -> Json:

@@ -237,6 +237,9 @@ class LeaseInfo:
         launch_hash: A hash of the configuration that the instance was started with.
         idle: Seconds since the last call on the lease; None if not requested, or if the worker did
             not answer.
+        user: The user for whom its server acts, or empty.
+        holder: The credential that acquired it, if its server acts for the holder of a token that
+            came with the calls, and for no user. Empty otherwise.
     """
 
     id: str
@@ -250,6 +253,8 @@ class LeaseInfo:
     instance_id: str
     launch_hash: str
     idle: float | None = None
+    user: str = ""
+    holder: str = ""
 
 
 @dataclass(frozen=True)

@@ -157,15 +157,15 @@ def watch(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_leases_are_printed_then_their_changes(watch: Run) -> None:
-    acme = replace(LEASE, tenant="acme", agent="", ttl=90.0)
+    acme = replace(LEASE, tenant="acme", agent="", user="ada", ttl=90.0)
     done = watch("leases", polls=[[LEASE], [OLDER], [acme], []])
     assert (done.exit_code, done.stderr) == (0, "")
     lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
     lease = "run-1 server desk, session job, worker w1"
     assert lines == [
         f"gained {lease}, agent billing (ttl 60 s, age 5 s)",
-        f"changed {lease}, tenant acme (ttl 90 s, age 5 s)",
-        f"released {lease}, tenant acme (ttl 90 s, age 5 s)",
+        f"changed {lease}, tenant acme, user ada (ttl 90 s, age 5 s)",
+        f"released {lease}, tenant acme, user ada (ttl 90 s, age 5 s)",
     ]
 
 

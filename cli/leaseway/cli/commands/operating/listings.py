@@ -95,13 +95,14 @@ def leases(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
     _show(
         listed,
         as_json,
-        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "WORKER", "TTL", "AGE", "IDLE"),
+        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "USER", "WORKER", "TTL", "AGE", "IDLE"),
         lambda lease: (
             lease.id,
             lease.server_id,
             lease.session,
             lease.agent,
             lease.tenant,
+            lease.user or lease.holder,
             lease.worker,
             f"{lease.ttl:.0f} s",
             f"{lease.age:.0f} s",

@@ -201,9 +201,9 @@ async def _settled_leases(client: AsyncClient) -> Sequence[LeaseInfo]:
 
 def _lease_text(lease: LeaseInfo) -> str:
     tenant = "" if lease.tenant == DEFAULT_TENANT else lease.tenant
-    owner = [
-        f"{kind} {name}" for kind, name in (("tenant", tenant), ("agent", lease.agent)) if name
-    ]
+    user = lease.user or lease.holder
+    names = (("tenant", tenant), ("agent", lease.agent), ("user", user))
+    owner = [f"{kind} {name}" for kind, name in names if name]
     return (
         f"{lease.id} server {lease.server_id}, session {lease.session}, worker {lease.worker}"
         f"{''.join(f', {name}' for name in owner)} (ttl {lease.ttl:.0f} s, age {lease.age:.0f} s)"

@@ -10,7 +10,7 @@ export function Leases({ live, rights, words }) {
   const q = useDebounced(text);
   const { data, error } = useFetched(`api/leases?${query({ q, sort, offset, limit: LIMIT })}`, live.revisions.leases);
   return html`<h1>Sessions and leases</h1>
-    <div class="tools"><${Search} label="Find by session, server, tenant, agent or worker" value=${text} onInput=${(value) => { setOffset(0); setText(value); }} />
+    <div class="tools"><${Search} label="Find by session, server, tenant, agent, user or worker" value=${text} onInput=${(value) => { setOffset(0); setText(value); }} />
       ${data && html`<span class="quiet">${number(data.total)} leases of ${number(data.sessions)} sessions</span>`}</div>
     <${Failure} error=${error} />
     ${data && !data.items.length && html`<${Empty}>${q ? "No lease matches." : "No lease is held."}<//>`}
@@ -20,6 +20,7 @@ export function Leases({ live, rights, words }) {
         { title: "Server", sort: "server", cell: (row) => html`<a href=${`#/server/${encodeURIComponent(row.server)}/`}>${row.server}</a>` },
         { title: "Tenant", cell: (row) => row.tenant },
         { title: "Agent", cell: (row) => row.agent || "–" },
+        { title: "User", cell: (row) => row.user || row.holder || "–" },
         { title: "Worker", cell: (row) => row.worker },
         { title: "Age", numeric: true, sort: "age", cell: (row) => seconds(row.age) },
         { title: "Idle", numeric: true, cell: (row) => (row.idle === null ? "–" : row.idle === 0 ? "in use" : seconds(row.idle)) },
