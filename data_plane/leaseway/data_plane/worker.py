@@ -349,7 +349,7 @@ class Worker:
             describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
-        self.local = LocalCalls(self._exchanges, given.authenticator)
+        self.local = LocalCalls(self._exchanges, given.authenticator, str(bound.reachable))
 
         # The stream to the control plane.
         registration = Registration(

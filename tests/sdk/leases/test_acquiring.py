@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.ports import free_port
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import (
@@ -111,6 +112,7 @@ async def test_a_placement_prefers_the_worker_of_this_process(
 
         id = "w9"
         incarnation = "run"
+        address = "127.0.0.1:1"
 
         def admits(self, authorization: str | None) -> bool:
             return True
@@ -126,6 +128,30 @@ async def test_a_placement_prefers_the_worker_of_this_process(
     async with AsyncClient(plane.address) as elsewhere:
         await elsewhere.session("dialog").acquire("desk")
     assert [place.prefers for place in plane.places] == ["w9", ""]
+
+
+async def test_leases_of_the_worker_of_this_process_are_requested_where_it_listens(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    class Local:
+        """A worker whose advertised address does not lead to it from here."""
+
+        id = worker.ref.id
+        incarnation = worker.ref.incarnation
+        address = worker.ref.address
+
+        def admits(self, authorization: str | None) -> bool:
+            return True
+
+        async def carry(self, *_: object) -> None:
+            await asyncio.Event().wait()
+
+    local = Local()
+    worker.ref.address = f"127.0.0.1:{free_port()}"
+    async with RelayClient(
+        plane.address, agent="front", tenant="default", key=None, local=local
+    ) as within:
+        assert (await within.session("dialog").acquire("desk")).worker == "w1"
 
 
 async def test_a_lease_is_requested_again_from_a_worker_whose_connection_broke(

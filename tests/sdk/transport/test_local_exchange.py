@@ -28,6 +28,7 @@ class Worker:
 
     id = "w1"
     incarnation = "run"
+    address = "127.0.0.1:1"
 
     def __init__(self) -> None:
         self.accepts = asyncio.Event()

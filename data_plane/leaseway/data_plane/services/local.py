@@ -163,9 +163,11 @@ class LocalCalls:
     Args:
         exchanges: All streams of the worker.
         authenticator: Authenticates callers, as for those that connect.
+        address: Where the worker listens, as this machine reaches it.
     """
 
-    def __init__(self, exchanges: Exchanges, authenticator: Authenticator) -> None:
+    def __init__(self, exchanges: Exchanges, authenticator: Authenticator, address: str) -> None:
+        self.address = address
         self._exchanges = exchanges
         self._authenticator = authenticator
         self._numbers = itertools.count(1)

@@ -35,6 +35,7 @@ from leaseway.v1 import (
     leases_pb2_grpc,
 )
 from leaseway.wire.bounds import WORKERS_PER_CLIENT
+from leaseway.wire.channels.endpoint import parse_endpoint
 from leaseway.wire.channels.local import LocalWorker
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
@@ -92,7 +93,9 @@ class WorkerLink:
         self.requests = 0
         self._exchange: Exchange | None = None
         self._replaced: set[Exchange] = set()
-        self._channel = open_channel(worker.address, CHANNEL_OPTIONS, identity.tls)
+        address = worker.address if local is None else local.address
+        name = parse_endpoint(worker.address).host if local is not None else ""
+        self._channel = open_channel(address, CHANNEL_OPTIONS, identity.tls, name)
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
 

@@ -52,6 +52,8 @@ class LocalWorker(Protocol):
 
     Attributes:
         incarnation: Its run.
+        address: Where it listens, as this machine reaches it. What it advertises may be the
+            address of a balancer or gateway, which need not lead back to this machine.
     """
 
     @property
@@ -59,6 +61,9 @@ class LocalWorker(Protocol):
 
     @property
     def incarnation(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
 
     def admits(self, authorization: str | None) -> bool:
         """Return whether a credential in a header is all that tells who a caller is.

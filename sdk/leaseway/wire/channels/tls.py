@@ -12,7 +12,7 @@ import os
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,18 +103,20 @@ def read_client_tls() -> Tls:
 
 
 def open_channel(
-    address: str, options: Sequence[tuple[str, Any]], tls: Tls | None = None
+    address: str, options: Sequence[tuple[str, Any]], tls: Tls | None = None, name: str = ""
 ) -> grpc.aio.Channel:
     """Open a channel to a plane, with TLS if `LEASEWAY_TLS_CA` is set.
 
     Args:
         address: The plane's HOST:PORT.
         tls: The certificate files; None means those of the environment now.
+        name: The name in the plane's certificate, if it is not the address and `tls` has none.
 
     Raises:
         ValueError: A file cannot be read, or the variables contradict each other.
     """
     tls = tls or read_tls()
+    tls = replace(tls, name=tls.name or name)
     options = [*options, *_without_web_proxies(address)]
     if tls.ca is None:
         return grpc.aio.insecure_channel(grpc_target(address), options=options)
