@@ -72,14 +72,21 @@ async def test_a_server_that_does_not_answer_is_given_up(postgres: PostgresServe
     await store.close()
 
 
+@pytest.mark.parametrize("by", ["string", "variables"])
 async def test_a_host_behind_several_that_do_not_answer_is_reached(
-    postgres: PostgresServer,
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         hosts = f"127.0.0.1,127.0.0.1,{postgres.folder}"
         ports = f"{mute.getsockname()[1]},{mute.getsockname()[1]},{postgres.port}"
-        dsn = partial(postgres.dsn, postgres.database(), host=hosts, port=ports, sslmode="disable")
-        store = PostgresStore(dsn, timeout=2.5)
+        dsn = postgres.dsn(postgres.database(), host=hosts, port=ports, sslmode="disable")
+        if by == "variables":
+            monkeypatch.setenv("PGHOST", hosts)
+            monkeypatch.setenv("PGPORT", ports)
+            given = conninfo.conninfo_to_dict(dsn)
+            del given["host"], given["port"]
+            dsn = " ".join(f"{name}={value}" for name, value in given.items())
+        store = PostgresStore(lambda: dsn, timeout=2.5)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match=r"did not answer within 2.5 s"):
                 await store.claim(1, elected=True)

@@ -57,6 +57,7 @@ _SESSION: Final = (
     """SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off'""",
 )
+_OF_HOSTS: Final = ("host", "hostaddr", "port")
 _LOCAL: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _SYSTEM: Final = "system"
 BUNDLES: Final = (
@@ -235,7 +236,7 @@ class PostgresStore:
             ) from None
         password = str(given.get("password") or "")
         self._hidden = hide([dsn, password])
-        settings: dict[str, Any] = {**_SETTINGS, **given}
+        settings: dict[str, Any] = {**_SETTINGS, **_with_hosts(given)}
         if not _is_local(given):
             settings.setdefault("sslmode", "verify-full")
             if settings["sslmode"].startswith("verify"):
@@ -311,10 +312,20 @@ def _is_local(given: Mapping[str, Any], environment: Mapping[str, str] = os.envi
     return all(host in _LOCAL or host.startswith(("/", "@")) for host in hosts)
 
 
+def _with_hosts(
+    given: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return a connection string's settings with the hosts that libpq takes from its variables."""
+    if given.get("service") or environment.get("PGSERVICE"):
+        return dict(given)  # the file of the service counts before the variables
+    variables = {name: environment.get(f"PG{name.upper()}") for name in _OF_HOSTS}
+    return {**{name: value for name, value in variables.items() if value}, **given}
+
+
 def _from_host(settings: Mapping[str, Any], first: int) -> dict[str, Any]:
     """Return settings whose lists of hosts, addresses and ports begin elsewhere."""
     moved = dict(settings)
-    for name in ("host", "hostaddr", "port"):
+    for name in _OF_HOSTS:
         parts = str(settings.get(name, "")).split(",")
         if len(parts) > 1:
             begin = first % len(parts)
