@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -179,6 +180,19 @@ async def test_an_invalid_option_is_a_usage_error(
     up = await start(*words)
     assert await up.end() == 2
     assert message in up.err
+
+
+async def test_a_worker_that_cannot_start_ends_it_with_the_reason(
+    start: Start, config: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        up = await start("--config", str(config), "--mcp", address)
+        assert await up.end() == 1
+    assert address in up.err
+    assert up.err.endswith(
+        "leaseway: The worker worker-1 did not start (exit status 1). The reason is above.\n"
+    )
 
 
 def _children(pid: int) -> list[int]:

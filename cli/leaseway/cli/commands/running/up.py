@@ -265,8 +265,11 @@ class _Up:
                 for child in (self._control_plane, *self._workers, *self._fronts):
                     group.create_task(child.supervise())
                 group.create_task(self._report_ready())
-        except* CliFailure as failures:
-            raise failures.exceptions[0] from None
+        except ExceptionGroup as failures:  # what `except*` raises is a group again
+            failed = failures.subgroup(CliFailure)
+            if failed is None:
+                raise
+            raise failed.exceptions[0] from None
 
     async def _report_ready(self) -> None:
         from leaseway.sdk import LeasewayError
