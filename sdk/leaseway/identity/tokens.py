@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwt
-from joserfc.errors import InvalidClaimError, JoseError
+from joserfc.errors import ClaimError, ExpiredTokenError, InvalidClaimError, JoseError
 from joserfc.jwk import JWKRegistry, Key
 
 from leaseway.identity.principal import (
@@ -548,14 +548,28 @@ async def verify_token(
         if not issuer.accepts_audience(claims.get("aud")):
             raise InvalidClaimError("aud")
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        reason = getattr(error, "error", "") or type(error).__name__
-        audiences = "' or '".join(issuer.audience)
         raise unauthenticated(
-            f"This token of {issuer.issuer} is not valid ({reason}). Get a new one for the "
-            f"audience '{audiences}'.",
+            f"This token of {issuer.issuer} is not valid: {_why(error, header, claims, issuer)}",
             _name(issuer, claims) if claims else "",  # its signature is right
         ) from None
     return replace(principal_from_claims(issuer, claims), token=token)
+
+
+def _why(error: Exception, header: Any, claims: Mapping[str, Any], issuer: Issuer) -> str:
+    """Return why a token is not valid, and what to do; `claims` are empty if nothing vouches."""
+    wanted = f"Get a new one for the audience {' or '.join(map(repr, issuer.audience))}."
+    if not claims and header.get("alg") not in ALGORITHMS:
+        return f"its algorithm is none of {', '.join(ALGORITHMS)}."
+    if not claims:
+        return f"none of the issuer's keys has signed it. {wanted}"
+    if isinstance(error, ExpiredTokenError):
+        return f"it has expired. {wanted}"
+    claim = error.claim if isinstance(error, ClaimError) else "aud"
+    value = claims.get(claim)
+    if claim in ("nbf", "iat") and isinstance(value, int | float):
+        return f"its '{claim}' is in the future. Correct Leaseway's clock, or the issuer's."
+    shown = f"no {claim}" if value is None else f"the {claim} {value!r:.{_MAX_SHOWN}}"
+    return f"it has {shown}. {wanted}"
 
 
 def _key_id(header: Mapping[str, Any]) -> str | None:
