@@ -56,7 +56,7 @@ def test_a_variable_that_looks_like_a_credential_is_a_warning_without_its_value(
     )
     assert issue.message == (
         f"'servers.s.env.{name}' contains what looks like {kind}. Keep it out of the file: use"
-        " {env: NAME} or {secret: NAME} under 'env' or 'headers'."
+        " {env: NAME} or {secret: NAME} instead of it."
     )
     assert value not in str(issue)
     assert parsed.rejected == frozenset()
@@ -105,6 +105,7 @@ def test_a_header_is_looked_at_too() -> None:
 def test_an_argument_that_holds_a_credential_is_a_warning(arguments: str, key: str) -> None:
     (issue,) = stdio(f"args: {arguments}").issues
     assert (issue.reason, issue.key) == ("LITERAL_CREDENTIAL", f"servers.s.{key}")
+    assert issue.message.endswith("{secret: NAME} under 'env' or 'headers'.")  # args takes none
     assert RANDOM not in str(issue)
 
 

@@ -100,6 +100,9 @@ env_file: Final = _PATH
 session_id: Final = checked(worker_text(longest=MAX_SESSION_ID), _session_id_fault)
 """Reads an `Mcp-Session-Id` to join; empty means none."""
 
+ELSEWHERE: Final = "under 'env' or 'headers'"
+"""Where a reference is possible if the value itself can be none."""
+
 _ARGUMENT: Final = _shown_text("arguments")
 _URL: Final = _shown_text("a url", longest=MAX_URL, empty=False)
 
@@ -113,7 +116,9 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...]:
         value = _ARGUMENT(item, place)
         if value is not None:
             before = values[-1] if values else ""
-            warn_of_credential(item, place, credentials.credential_in_argument(value, before))
+            warn_of_credential(
+                item, place, credentials.credential_in_argument(value, before), ELSEWHERE
+            )
             secret = credentials.secret_in_argument(value, before)
             if secret is not None:
                 message = (
@@ -147,7 +152,7 @@ def url(node: Tree, where: Where) -> str:
     fault = _url_fault(value, schemes)
     if fault:
         raise BadValue(f"{quoted(where.key)} {fault}")
-    warn_of_credential(node, where, credentials.credential_in_url(value))
+    warn_of_credential(node, where, credentials.credential_in_url(value), ELSEWHERE)
     return value
 
 
@@ -317,13 +322,19 @@ def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:
     return None if host else f"names no host; write, for example, {example}."
 
 
-def warn_of_credential(node: Tree, where: Where, kind: str | None) -> None:
-    """Report a literal that looks like a credential of some kind, unless the kind is None."""
+def warn_of_credential(
+    node: Tree, where: Where, kind: str | None, place: str = "instead of it"
+) -> None:
+    """Report a literal that looks like a credential of some kind, unless the kind is None.
+
+    Args:
+        place: Where a reference is possible.
+    """
     if kind is None or not isinstance(node, Leaf):
         return
     message = (
         f"{quoted(where.key)} contains what looks like {kind}. Keep it out of the file: use"
-        " {env: NAME} or {secret: NAME} under 'env' or 'headers'."
+        f" {{env: NAME}} or {{secret: NAME}} {place}."
     )
     report = where.error if where.log.forbids_credentials(node.at) else where.warning
     report(node.at, IssueReason.LITERAL_CREDENTIAL, message)

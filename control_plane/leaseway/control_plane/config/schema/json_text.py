@@ -87,7 +87,9 @@ class _JsonBuilder:
         if isinstance(value, str):
             value = (_WORKER_TEXT if self._has_references else _TEXT).read(node, where)
             name = where.key.rpartition(".")[2]
-            fields.warn_of_credential(node, where, credentials.credential_kind(name, value))
+            kind = credentials.credential_kind(name, value)
+            elsewhere = () if self._has_references else (fields.ELSEWHERE,)
+            fields.warn_of_credential(node, where, kind, *elsewhere)
             return value
         is_wide = isinstance(value, int) and abs(value) > _MAX_NUMBER
         if is_wide or (isinstance(value, float) and not -1e308 < value < 1e308):
