@@ -60,6 +60,10 @@ def now() -> Moment:
 class WorkerStream(Protocol):
     """The sending side of one worker's Sync stream."""
 
+    @property
+    def ended(self) -> asyncio.Future[str]:
+        """Done when the stream has ended, or is about to; then nothing answers what it has sent."""
+
     def send(self, message: WorkerAction | sync_pb2.SyncResponse) -> None:
         """Queue an action or a message; a full queue ends the stream."""
 

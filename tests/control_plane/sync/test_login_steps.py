@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
+from tests.control_plane.fake_worker import worker
 
 from leaseway.control_plane.sync.login_steps import MAX_OPEN, LoginFailed, LoginSteps
 from leaseway.v1 import sync_pb2
+
+if TYPE_CHECKING:
+    from tests.control_plane.conftest import Running
 
 
 class Stream:
     def __init__(self) -> None:
         self.sent: list[sync_pb2.SyncResponse] = []
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def send(self, message: sync_pb2.SyncResponse) -> None:
         self.sent.append(message)
@@ -48,11 +54,29 @@ async def test_a_link_is_made_by_a_worker_that_knows_the_server() -> None:
     steps = LoginSteps(streams)
     made = asyncio.create_task(steps.make_link("mail", "acme", "anna"))
     async with asyncio.timeout(BOUND):
-        for worker, answer in (("w1", {"message": "Unknown."}), ("w2", {"ticket": "t"})):
-            while not streams[worker].sent:
+        for name, answer in (("w1", {"message": "Unknown."}), ("w2", {"ticket": "t"})):
+            while not streams[name].sent:
                 await asyncio.sleep(0)
-            number = streams[worker].sent[0].login_step.id
-            steps.handle_result(worker, sync_pb2.LoginResult(id=number, **answer))
+            number = streams[name].sent[0].login_step.id
+            steps.handle_result(name, sync_pb2.LoginResult(id=number, **answer))
         assert await made == ("w2", "t")
     with pytest.raises(LoginFailed, match="not connected"):
         await steps.take("w3", sync_pb2.LoginStep())
+
+
+async def test_a_step_ends_with_its_workers_stream_and_a_link_is_made_by_the_next(
+    running: Running,
+) -> None:
+    steps = LoginSteps(running.plane.streams)
+    async with worker(running.address, "b") as other:
+        async with worker(running.address, "a") as leaving:
+            made = asyncio.create_task(steps.make_link("mail", "acme", "anna"))
+            finishing = asyncio.create_task(steps.take("a", sync_pb2.LoginStep(state="s")))
+            await leaving.receive("login_step")
+            await leaving.receive("login_step")
+        async with asyncio.timeout(BOUND):
+            with pytest.raises(LoginFailed, match="connection to its worker has ended"):
+                await finishing
+            step = (await other.receive("login_step")).login_step
+            steps.handle_result("b", sync_pb2.LoginResult(id=step.id, ticket="t"))
+            assert await made == ("b", "t")

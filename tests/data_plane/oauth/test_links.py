@@ -70,6 +70,60 @@ async def test_a_slow_authorization_server_holds_up_no_login_of_another_server(
     await links.begin(links.link(LoginSubject("mail", "acme", "zoe")), "r")
 
 
+async def test_however_many_authorization_servers_are_slow_one_more_lets_a_login_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed = threading.Event()
+
+    def begin(wanted: Wanted, _store: object, _redirect: str) -> SimpleNamespace:
+        assert wanted.server == "mail" or proceed.wait(BOUND)
+        return SimpleNamespace(state=wanted.user + wanted.server, url="u", wanted=wanted)
+
+    monkeypatch.setattr(module, "begin_login", begin)
+    links = LoginLinks(cast("LoginStore", object()), "w1")
+    servers = [f"slow{number}" for number in range(12)]
+    for server in ["mail", *servers]:
+        links.record(replace(MAIL, server=server))
+    waiting = [
+        asyncio.create_task(links.begin(links.link(LoginSubject(server, "acme", user)), "r"))
+        for server in servers
+        for user in map(str, range(24))
+    ]
+    try:
+        async with asyncio.timeout(BOUND):
+            await links.begin(links.link(LoginSubject("mail", "acme", "anna")), "r")
+    finally:
+        proceed.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    begun = [result for result in results if not isinstance(result, Fault)]
+    assert 12 <= len(begun) <= 96 + 12
+
+
+async def test_who_waits_long_for_a_slow_authorization_server_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed = threading.Event()
+
+    def begin(wanted: Wanted, _store: object, _redirect: str) -> SimpleNamespace:
+        assert proceed.wait(BOUND)
+        return SimpleNamespace(state=wanted.user, url="u", wanted=wanted)
+
+    monkeypatch.setattr(module, "begin_login", begin)
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    links = LoginLinks(cast("LoginStore", object()), "w1")
+    links.record(MAIL)
+    tickets = [links.link(LoginSubject("mail", "acme", str(number))) for number in range(9)]
+    running = [asyncio.create_task(links.begin(ticket, "r")) for ticket in tickets[:8]]
+    try:
+        await asyncio.sleep(0)
+        with pytest.raises(Fault, match="open the link again later"):
+            async with asyncio.timeout(BOUND):
+                await links.begin(tickets[8], "r")
+    finally:
+        proceed.set()
+        await asyncio.gather(*running)
+
+
 @pytest.mark.parametrize("user", ["anna", "bob"])
 async def test_a_login_ends_what_others_have_begun_at_its_link(
     monkeypatch: pytest.MonkeyPatch, user: str

@@ -14,13 +14,17 @@ from leaseway.v1 import sync_pb2
 _TIMEOUT: Final = 40.0
 """Seconds that a worker may take, of which most are an authorization server's."""
 
-MAX_OPEN: Final = 64
+MAX_OPEN: Final = 512
 """Steps of one worker at a time: anybody can ask for one, and their messages share its stream.
 
-A worker takes 8 of a server at a time, so that those of a slow one wait here."""
+That is more than the worker lets wait for authorization servers (`oauth/logins/links.py`): it knows
+which servers are slow, and leaves room for the logins of the others."""
 
 
 class _Stream(Protocol):
+    @property
+    def ended(self) -> asyncio.Future[str]: ...
+
     def send(self, message: sync_pb2.SyncResponse) -> None: ...
 
 
@@ -44,7 +48,7 @@ class LoginSteps:
         """Let a worker take a step.
 
         Raises:
-            LoginFailed: It failed, or the worker is not connected.
+            LoginFailed: It failed, or the worker is not connected (any more).
         """
         stream = self._streams.get(worker_id)
         if stream is None:
@@ -57,12 +61,19 @@ class LoginSteps:
         self._open[key] = result
         try:
             stream.send(sync_pb2.SyncResponse(login_step=step))
-            async with asyncio.timeout(_TIMEOUT):
-                found = await result
-        except TimeoutError:
-            raise LoginFailed("The login failed: its worker does not answer.") from None
+            await asyncio.wait(
+                (result, stream.ended), timeout=_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             del self._open[key]
+        if not result.done():
+            if not stream.ended.done():
+                raise LoginFailed("The login failed: its worker does not answer.")
+            raise LoginFailed(
+                "The login failed: the connection to its worker has ended. Try again; if somebody"
+                " is logged in, its link says so."
+            )
+        found = result.result()
         if found.message:
             raise LoginFailed(found.message)
         return found

@@ -156,6 +156,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             self._budgets.handle_fleet_changed()
             await self._serve(hello, messages, stream, context)
         finally:
+            stream.end("The stream has ended.")
             self._handle_stream_ended(hello, stream)
 
     async def _receive_hello(

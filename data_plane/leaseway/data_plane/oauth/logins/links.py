@@ -38,10 +38,16 @@ _LOGIN_TIME: Final = 600.0
 _MAX_BEGUN: Final = 256
 _MAX_AT_ONCE: Final = 8
 """Steps of one server's logins that run at a time: a slow authorization server holds up its own
-only. The control plane bounds those of all (`MAX_OPEN` in `sync/login_steps.py`)."""
+only."""
 _MAX_STEPS: Final = 24
-"""Steps of one server's logins, running or waiting, at which no further login begins. They leave
-room below the bound of all, and nobody waits behind all who have given up during an outage."""
+"""Steps of one server's logins, running or waiting, at which no further login begins: nobody waits
+behind all who have given up during an outage."""
+_MAX_ALL: Final = 96
+"""Steps of all logins: a server gets at most half of what the others leave of them, and always one,
+so that it finds room however many authorization servers are slow."""
+_PATIENCE: Final = 14.0
+"""Seconds that a login waits to begin. With those of its authorization server they are fewer than
+the control plane waits."""
 _DONE: Final = (
     "somebody has logged in at its link meanwhile, such as in another tab, and that login is used;"
     " to replace it, log out and open a new link"
@@ -137,11 +143,11 @@ class LoginLinks:
         """
         wanted, store = self._wanted(ticket), self._store
         assert store is not None
-        if self._steps[wanted.server] >= _MAX_STEPS:  # who has begun may always finish
-            raise _refused(
-                f"many people are logging in to {wanted.server}; open the link again later"
-            )
-        begun = await self._run(wanted, partial(begin_login, wanted, store, redirect))
+        own = self._steps[wanted.server]
+        left = _MAX_ALL - (self._steps.total() - own)
+        if own >= max(1, min(_MAX_STEPS, left / 2)):  # who has begun may always finish
+            raise _too_many(wanted)
+        begun = await self._run(wanted, partial(begin_login, wanted, store, redirect), _PATIENCE)
         self._begun[begun.state] = begun, self._now() + _LOGIN_TIME
         if len(self._begun) > _MAX_BEGUN:
             self._begun.popitem(last=False)
@@ -181,15 +187,22 @@ class LoginLinks:
         if len(self._done) > _MAX_BEGUN:
             self._done.popitem(last=False)
 
-    async def _run(self, wanted: Wanted, work: Callable[[], T]) -> T:
+    async def _run(self, wanted: Wanted, work: Callable[[], T], patience: float | None = None) -> T:
+        """Take a step when there is room for it, which may take `patience` seconds."""
         server = wanted.server
         slots = self._slots.get(server)
         if slots is None:
             slots = self._slots[server] = asyncio.Semaphore(_MAX_AT_ONCE)
         self._steps[server] += 1
         try:
-            async with slots:
+            async with asyncio.timeout(patience):
+                await slots.acquire()
+            try:
                 return await in_thread(work)
+            finally:
+                slots.release()
+        except TimeoutError:
+            raise _too_many(wanted) from None
         except (AuthorizationError, VaultError) as error:
             text = str(error).rstrip(".")
             raise _refused(f"the server {server}: {text}") from None
@@ -226,6 +239,10 @@ class LoginLinks:
 
 def _subject(wanted: Wanted) -> LoginSubject:
     return LoginSubject(wanted.server, wanted.tenant, wanted.user)
+
+
+def _too_many(wanted: Wanted) -> Fault:
+    return _refused(f"many people are logging in to {wanted.server}; open the link again later")
 
 
 def _refused(why: str) -> Fault:
