@@ -64,6 +64,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.fleets: list[tuple[int, int]] = []
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def send(self, message: WorkerAction | sync_pb2.SyncResponse) -> None:
         assert isinstance(message, sync_pb2.SyncResponse)

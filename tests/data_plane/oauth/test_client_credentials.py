@@ -109,6 +109,27 @@ async def test_a_client_with_a_private_key_signs_who_it_is(
     assert guarded.clients == [None]
 
 
+async def test_a_secret_is_sent_as_it_is_where_its_encoding_is_refused(
+    bench: Bench, guarded: Guarded
+) -> None:
+    secret = "a+b/c= d"
+    plain, encoded = (
+        f"Basic {base64.b64encode(f'me:{text}'.encode()).decode()}"
+        for text in (secret, "a%2Bb%2Fc%3D%20d")
+    )
+
+    async def answer(form: Mapping[str, str]) -> web.Response:
+        if guarded.clients[-1] != plain:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        return guarded.grant(form)
+
+    guarded.answer = answer
+    guarded.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_basic"]
+    for _ in range(2):
+        await bench.start(spec_of(guarded), {"WORD": secret})
+    assert guarded.clients == [encoded, plain, plain]
+
+
 async def test_a_statement_names_the_token_endpoint_where_the_issuer_is_refused(
     bench: Bench, guarded: Guarded
 ) -> None:

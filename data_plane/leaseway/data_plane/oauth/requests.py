@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote_plus
+from urllib.parse import quote
 
 import msgspec
 
@@ -44,12 +44,15 @@ _CLOCK_DIFFERENCE: Final = 30.0
 _BASIC: Final = "client_secret_basic"
 _BASIC_WITH_ID: Final = "client_secret_basic, and client_id in the form"
 """What the official MCP package wants; others refuse a client that is named twice."""
+_BASIC_AS_IT_IS: Final = "client_secret_basic, without an encoding"
+"""What authorization servers want that do not decode a secret as RFC 6749, section 2.3.1, says."""
 _SIGNED: Final = "private_key_jwt"
 _SIGNED_FOR_ENDPOINT: Final = "private_key_jwt, for the token endpoint"
 """What authorization servers want that follow RFC 7523 as it was, and refuse their issuer as the
 audience. The issuer comes first: others accept only that (draft-ietf-oauth-rfc7523bis)."""
 _OF_SECRETS: Final = (_BASIC, "client_secret_post")
 """How a secret is sent; the first if an authorization server does not say (RFC 8414, section 2)."""
+_LIKE_BASIC: Final = (_BASIC_WITH_ID, _BASIC_AS_IT_IS)
 INVALID_CLIENT: Final = "invalid_client"
 OF_CLIENT: Final = frozenset({INVALID_CLIENT, "unauthorized_client"})
 """Codes of an authorization server that does not accept a client."""
@@ -277,9 +280,12 @@ def _ways(server: AuthorizationServer, endpoint: str, client: Client) -> Sequenc
         return signed[::-1] if accepted == _SIGNED_FOR_ENDPOINT else signed
     if not client.secret or client.auth_method == "none":
         return ("none",)
-    offered = [way for way in _OF_SECRETS if way in server.client_auth_methods] or _OF_SECRETS
+    told = [way for way in _OF_SECRETS if way in server.client_auth_methods]
+    offered: list[str] = [*(told or _OF_SECRETS)]
     likeliest = (accepted, client.auth_method)
-    known = [way for way in likeliest if way in (*_OF_SECRETS, _BASIC_WITH_ID)]
+    known = [way for way in likeliest if way in (*_OF_SECRETS, *_LIKE_BASIC)]
+    if _BASIC in offered and _encoded(client) != f"{client.id}:{client.secret}":
+        offered.insert(1, _BASIC_AS_IT_IS)  # the last one: `post` takes them from the end
     ways = dict.fromkeys((*known, *offered))
     if _BASIC_WITH_ID in ways:
         ways.pop(_BASIC, None)
@@ -301,16 +307,22 @@ def _authenticated(
                     client, issuer or server.token_endpoint, server.assertion_algorithms
                 ),
             }
-        case _ if method in (_BASIC, _BASIC_WITH_ID):
+        case _ if method in (_BASIC, *_LIKE_BASIC):
             if method == _BASIC_WITH_ID:
                 fields["client_id"] = client.id
-            pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
+            is_encoded = method != _BASIC_AS_IT_IS
+            pair = _encoded(client) if is_encoded else f"{client.id}:{client.secret}"
             return fields, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         case "client_secret_post":
             fields |= {"client_id": client.id, "client_secret": client.secret}
         case _ if client.id:
             fields["client_id"] = client.id
     return fields, {}
+
+
+def _encoded(client: Client) -> str:
+    """Return what HTTP Basic says; a space is `%20`, which every decoder knows, unlike `+`."""
+    return f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
 
 
 def _assertion(client: Client, audience: str, accepted: Sequence[str]) -> str:
