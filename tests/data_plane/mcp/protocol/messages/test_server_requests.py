@@ -162,6 +162,14 @@ def test_a_server_request_belongs_to_the_oldest_call_that_answers_it() -> None:
     assert "truely-stateless" in str(find_asked_call(calls, SAMPLE, shared=True))
 
 
+def test_a_request_that_an_mcp_client_does_not_answer_names_the_capability() -> None:
+    callbacks = Callbacks(client=McpClient("2025-11-25", {}))
+    asked = ToolRequest("t", params_head("t"), b"{}", callbacks=callbacks)
+    calls = [ToolCall(Calls(), "s", 1, asked, lambda _: None)]
+    why = "The client has not declared the capability elicitation."
+    assert find_asked_call(calls, ELICIT) == why
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_server_request_without_a_call_is_rejected(shared: bool) -> None:
     why = str(find_asked_call([], ROOTS, shared=shared))

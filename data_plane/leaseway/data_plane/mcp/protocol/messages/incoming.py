@@ -130,9 +130,13 @@ def find_asked_call(
     if shared:
         return _AMBIGUOUS
     answering = (call for call in calls if method in call.request.callbacks.answers)
-    return min(islice(answering, _MAX_GUESSES), key=asks_of, default=None) or unanswered_text(
-        method
-    )
+    asked = min(islice(answering, _MAX_GUESSES), key=asks_of, default=None)
+    if asked is not None:
+        return asked
+    callbacks = next(iter(calls)).request.callbacks
+    if callbacks.client is None:
+        return unanswered_text(method)
+    return undeclared_text(callbacks.lacking(method, b"{}"))
 
 
 class LegacyServerRequests:
