@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.conftest import BOUND
+from tests.control_plane.fake_worker import PLANES
 from tests.postgres_server import PostgresServer, postgres_server
 
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -111,6 +112,7 @@ async def serving(
     address = str(bind(server, Endpoint("127.0.0.1", 0)))
     await server.start()
     loop = asyncio.create_task(plane.run())
+    PLANES[address] = plane
     async with grpc.aio.insecure_channel(address) as channel:
         yield Running(
             plane=plane,
@@ -119,6 +121,7 @@ async def serving(
             placement=leases_pb2_grpc.PlacementServiceStub(channel),
             admin=admin_pb2_grpc.AdminServiceStub(channel),
         )
+    del PLANES[address]
     loop.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await loop

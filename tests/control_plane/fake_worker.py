@@ -7,15 +7,19 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Final
 
 import grpc
 from tests.conftest import BOUND
 
+from leaseway.control_plane.plane import Plane
 from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
 from leaseway.wire.messages.message_parts import Joiner, split
 from leaseway.wire.version import PROTOCOL_VERSION
 
 END = grpc.aio.EOF
+PLANES: Final[dict[str, Plane]] = {}
+"""The planes that this process serves, by their address."""
 
 
 def recorded(*names: str, size: int = 0) -> list[sync_pb2.RecordedTool]:
@@ -37,7 +41,11 @@ def recorded(*names: str, size: int = 0) -> list[sync_pb2.RecordedTool]:
 
 
 class FakeWorker:
-    """One stream; the test reads and writes its messages."""
+    """One stream; the test reads and writes its messages.
+
+    What has applied a delta returns when the plane has handled the acknowledgement, so that a test
+    may then read the plane's state.
+    """
 
     def __init__(
         self,
@@ -49,6 +57,7 @@ class FakeWorker:
         self._channel = grpc.aio.insecure_channel(address)
         self._call = sync_pb2_grpc.SyncServiceStub(self._channel).Sync()
         self._joiner = Joiner()
+        self._plane = PLANES[address]
         self.id = worker_id
         self.incarnation = incarnation
         self.advertised = advertised
@@ -184,6 +193,13 @@ class FakeWorker:
             self.held.pop(key.server_id, None)
         ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)
         await self.send(ack=ack)
+        while self._is_pending(delta.nonce) and not self._call.done():
+            await self._plane.wait_for_change(1)
+
+    def _is_pending(self, nonce: int) -> bool:
+        record = self._plane.state.workers.get(self.id)
+        pending = None if record is None else record.subscription.pending
+        return pending is not None and pending.nonce == nonce
 
 
 @asynccontextmanager
