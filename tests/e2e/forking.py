@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -158,6 +159,14 @@ async def _reader(descriptor: int) -> asyncio.StreamReader:
     return reader
 
 
+def _end_with_tests() -> None:
+    """End as after SIGTERM when the process of the tests has ended, which may have been killed."""
+    tests = multiprocessing.parent_process()
+    assert tests is not None
+    tests.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _run(
     arguments: tuple[str, ...], environment: dict[str, str], folder: Path, streams: list[int]
 ) -> None:
@@ -165,6 +174,7 @@ def _run(
         os.dup2(received, number)
         os.close(received)
     os.setsid()
+    threading.Thread(target=_end_with_tests, daemon=True).start()
     if hasattr(signal, "SIGHUP"):  # not on Windows
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a run below `nohup` has it ignored
     os.environ.clear()
