@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.certificates import Authority
-from tests.conftest import absent
+from tests.conftest import BOUND, absent
 from tests.ports import free_port
 
 STREAM, SUBJECT = "AUDIT", "leaseway.audit"
@@ -82,7 +82,7 @@ async def nats_server(
     assert process.stderr is not None
     drain = None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             while (
                 found := re.search(rb"client connections on ([\d.:]+)", await _line(process))
             ) is None:

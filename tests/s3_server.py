@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import pytest
+from tests.conftest import BOUND
 
 BUCKET = "audit"
 
@@ -40,7 +41,7 @@ async def s3_server() -> AsyncIterator[S3Server]:
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             while (found := re.search(rb"http://127.0.0.1:\d+", await _line(process))) is None:
                 pass
         drain = asyncio.create_task(_drain(process.stderr))

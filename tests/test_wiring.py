@@ -98,6 +98,22 @@ def test_an_import_of_a_test_module_is_found(line: str, is_found: bool) -> None:
     assert [ast.unparse(node) for node in found] == [line] * is_found
 
 
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("async with asyncio.timeout(10):\n    await task", True),
+        ("await asyncio.wait_for(task, 10)", True),
+        ("await asyncio.wait_for(task, timeout=10)", True),
+        ("async with asyncio.timeout(BOUND):\n    await task", False),
+        ("with suppress(TimeoutError):\n    await asyncio.wait_for(task, 0.1)", False),
+        ("try:\n    await asyncio.wait_for(task, 1)\nexcept TimeoutError:\n    pass", False),
+    ],
+)
+def test_a_short_wait_of_a_test_is_found_unless_it_may_time_out(code: str, is_found: bool) -> None:
+    wiring = runpy.run_path(str(_PATH))
+    assert len(list(wiring["short_waits"]({_PATH: ast.parse(code)}))) == is_found
+
+
 def test_each_schedule_of_retries_has_its_name_in_one_module() -> None:
     home = Path(backoff.__file__)
     modules = (path for root in ROOTS for path in (ROOT / root / "leaseway").rglob("*.py"))

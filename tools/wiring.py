@@ -1,4 +1,4 @@
-"""Count lambdas, late wiring, values by position and imports of test modules; fail if more.
+"""Count lambdas, late wiring, values by position, and what tests may not do; fail if more.
 
 A part that gets its collaborators late can be used before it is complete, and a reader must search
 for the place that completes it. So a part takes them in its constructor. Counted as late wiring is
@@ -17,6 +17,9 @@ A value of more than four fields (a dataclass or named tuple) is built by keywor
 benchmarks, too: a reader cannot tell what a fifth position means.
 
 What test modules share is in a module beside them: they import no `test_*` module.
+
+A wait of a test for what must happen lasts `BOUND` (`tests/conftest.py`) or more: on a busy machine
+a few seconds are too short. A number is written only where the wait may time out.
 
     python tools/wiring.py            the numbers of each root, and what is found
     python tools/wiring.py --lambdas  each lambda, too
@@ -40,6 +43,7 @@ MAX_LAMBDAS = 68
 MAX_LATE = 0
 MAX_BY_POSITION = 0
 MAX_TEST_IMPORTS = 0
+MAX_SHORT_WAITS = 0
 _MOST_POSITIONS = 4
 _CONSTRUCTORS = frozenset({"__init__", "__post_init__"})
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -162,6 +166,37 @@ def test_imports(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.s
                 yield path, node
 
 
+def short_waits(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[Path, ast.Call]]:
+    """Yield the waits of tests with a number of seconds, unless they may time out."""
+    for path, tree in trees.items():
+        may_end = {
+            id(node)
+            for block in ast.walk(tree)
+            if _takes_timeout(block)
+            for node in ast.walk(block)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and id(node) not in may_end and _has_seconds(node):
+                yield path, node
+
+
+def _takes_timeout(block: ast.AST) -> bool:
+    """Return whether a block expects, or takes, that a wait in it times out."""
+    if isinstance(block, ast.With | ast.AsyncWith):
+        return any("TimeoutError" in ast.unparse(item) for item in block.items)
+    if isinstance(block, ast.Try):
+        return any("TimeoutError" in ast.unparse(h.type) for h in block.handlers if h.type)
+    return False
+
+
+def _has_seconds(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    if name not in ("asyncio.timeout", "asyncio.wait_for"):
+        return False
+    seconds = [*call.args[name == "asyncio.wait_for" :], *(word.value for word in call.keywords)]
+    return any(isinstance(value, ast.Constant) and value.value is not None for value in seconds)
+
+
 def _is_record(node: ast.ClassDef) -> bool:
     marks = [ast.unparse(mark) for mark in (*node.decorator_list, *node.bases)]
     return any(mark.startswith("dataclass") or mark == "NamedTuple" for mark in marks)
@@ -250,10 +285,9 @@ def main() -> int:
     users = [_modules(root) for root in USERS]
     positional = list(by_position(ChainMap(*trees.values(), *users)))
     of_tests = list(test_imports(ChainMap(*users)))
-    for path, call in positional:
-        _print(path, call)
-    for path, statement in of_tests:
-        _print(path, statement)
+    waits = list(short_waits(users[USERS.index("tests")]))
+    for path, node in (*positional, *of_tests, *waits):
+        _print(path, node)
     status = 0
     for found, most, what, instead in (
         (found_lambdas, MAX_LAMBDAS, "lambdas", "Pass a bound method, a partial or a function"),
@@ -265,6 +299,7 @@ def main() -> int:
             "imports of test modules",
             "Move what tests share into a module beside them, whose name says what it holds",
         ),
+        (len(waits), MAX_SHORT_WAITS, "short waits of tests", "Wait for BOUND"),
     ):
         print(f"{found} {what}, at most {most} are allowed")
         if found > most:

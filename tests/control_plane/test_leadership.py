@@ -117,11 +117,11 @@ async def test_the_first_candidate_leads_and_the_second_knows_where(lease: Lease
 
     epoch = await first.lead()
     waiting = asyncio.create_task(second.lead())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while second.leader != "10.0.0.1:7600":
             await asyncio.sleep(0)
     await first.release()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert await waiting > epoch
     assert (first.leading, second.leading) == (False, True)
 
@@ -146,7 +146,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_the_lease_expires(
     lease.down = True
     began = loop.time()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         why = await leader.renew_until_lost()
 
     assert not leader.leading
@@ -162,7 +162,7 @@ async def test_a_leader_whose_lease_was_stolen_gives_up_at_its_next_renewal(
     assert lease.record is not None
     await lease.replace(replace(lease.record, holder=_B, transitions=1))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         why = await leader.renew_until_lost()
 
     assert not leader.leading

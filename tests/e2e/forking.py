@@ -18,11 +18,15 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from tests.conftest import BOUND
 from tests.stall_finder import watch_plane
 from tests.vaults import use_quick_vaults
+
+SETTLING: Final = "TEST_SETTLING"
+"""The variable with the seconds that a forked worker gives servers to use roots; a busy machine
+may take longer than `notices.SETTLING`."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.e2e.preload"])
@@ -186,7 +190,9 @@ def _run(
     sys.argv = ["leaseway", *arguments]
 
     from leaseway.cli.main import main
+    from leaseway.data_plane.mcp.protocol.messages import notices
 
+    notices.SETTLING = float(environment.get(SETTLING, notices.SETTLING))  # type: ignore[misc]
     watch_plane(arguments[0] if arguments else "")
     use_quick_vaults(environment)
     main()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.system import System, eventually, python_server
 
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError, ServerNotReady, ToolNotFound
@@ -161,7 +161,7 @@ class Traffic:
     async def stop(self) -> None:
         """Start no more calls and wait for those in flight."""
         self._over = True
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*self._tasks)
 
     async def _call_repeatedly(self, number: int) -> None:

@@ -46,7 +46,7 @@ class Load:
         answered = self.answered
         await eventually(lambda: self.answered > answered + 50)
         over.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*tasks)
         assert self.failures == []
 

@@ -14,6 +14,7 @@ import pytest
 from mcp import Client
 from mcp.client.session import ClientRequestContext
 from tests.conftest import BOUND, ServerCommand
+from tests.e2e.forking import SETTLING
 from tests.e2e.mcp_front import INITIALIZE, JSON, TRANSPORTS, Place, front, text_of
 from tests.e2e.servers import entry
 from tests.e2e.system import eventually, python_server, running
@@ -65,7 +66,11 @@ async def test_the_filesystem_server_serves_the_folders_of_its_client_from_the_f
         return types.ListRootsResult.model_validate({"roots": [{"uri": root}]})
 
     servers = {"files": entry(npm_server("mcp-server-filesystem"))}
-    async with running(tmp_path, servers) as (system, sdk), front(system) as url:
+    patient = {SETTLING: "1"}
+    async with (
+        running(tmp_path, servers, environment=patient) as (system, sdk),
+        front(system) as url,
+    ):
         target = Place(system, sdk, url).target(transport)
         async with Client(target, mode="legacy", list_roots_callback=list_roots) as client:
             assert text_of(await client.call_tool("read_text_file", path)) == "kept"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.counting import have_exited
 from tests.e2e.system import System, eventually, python_server, running
 
@@ -58,7 +58,7 @@ class Load:
     async def stop(self) -> None:
         """Start no more calls and wait for those in flight."""
         self.stopped = True
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*self.tasks)
 
     async def _call(self, number: int) -> None:

@@ -159,7 +159,7 @@ async def test_acquire_fails_soon_after_its_wait_while_the_control_plane_is_stop
         assert system.control_plane is not None
         system.control_plane.process.send_signal(signal.SIGSTOP)
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(BOUND):
                 with pytest.raises(ControlPlaneUnavailable, match=system.address):
                     await client.session("dialog").acquire("counter", wait=1)
         finally:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import BOUND
 
 from leaseway.identity import refusals as module
 from leaseway.identity.refusals import MAX_KINDS, OTHERS, RpcRefusal, RpcRefusals
@@ -41,7 +42,7 @@ async def test_counted_refusals_are_reported_after_the_window(
     refusals.refused.connect(lambda _, times: reported.put_nowait(times))
     for _ in range(3):
         refusals.record("", "", PEER, DENIED)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert [await reported.get(), await reported.get()] == [1, 2]
     refusals.record("", "", PEER, DENIED)
     assert reported.get_nowait() == 1

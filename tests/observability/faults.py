@@ -27,6 +27,8 @@ from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 
 _STATELESS: Final = {"truely-stateless": True}
 _STALLING: Final = Path(__file__).with_name("stalling.py")
+_GIVEN_UP: Final = 0.3
+"""Seconds after which a caller cancels."""
 _WELL, _ILL = 10, 50  # minutes before a fault, and with it
 _JOBS: Final = {"control-plane": "leaseway-control-plane"}
 
@@ -198,7 +200,7 @@ async def _call_mixed(stage: Stage) -> None:
 async def _give_up(stage: Stage) -> None:
     """Cancel a call that its server still answers."""
     late = stage.client.call_tool("mixed_slow", {"seconds": 1.0}, timeout=20)
-    stage.begin(asyncio.wait_for(late, 0.3))
+    stage.begin(asyncio.wait_for(late, _GIVEN_UP))
 
 
 def _fires(*alerts: str) -> frozenset[str]:

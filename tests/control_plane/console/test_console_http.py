@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.conftest import BOUND
 from tests.console.admitting import AdmittedBy
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import PAY, hello, spec
@@ -405,7 +406,7 @@ async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
 
 async def test_a_page_gets_events_and_changes_live(console: Open) -> None:
     plane, asker = await console(None)
-    async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
+    async with asyncio.timeout(BOUND), asker.session.get(asker.url + "api/live") as stream:
         first = await _messages(stream, {"state", "events"})
         assert first["state"]["overview"]["workers"]["connected"] == 0
         with plane.transition() as (state, now):
@@ -433,7 +434,7 @@ async def test_an_open_stream_ends_when_its_credential_is_revoked(tmp_path: Path
         async with (
             serve_console(listener, plane),
             aiohttp.ClientSession() as session,
-            asyncio.timeout(60),
+            asyncio.timeout(BOUND),
             session.get(listener.url + "api/live", headers=sent) as stream,
         ):
             await _messages(stream, {"state", "traffic"})
@@ -452,7 +453,7 @@ async def test_an_open_stream_ends_with_the_session_that_opened_it() -> None:
         async with (
             serve_console(listener, Plane(epoch=1), clock=lambda: now),
             aiohttp.ClientSession(cookie_jar=jar) as session,
-            asyncio.timeout(60),
+            asyncio.timeout(BOUND),
         ):
             assert (await Asker(listener.url, session).post("api/session", {"key": _KEY}))[0] == 200
             async with session.get(listener.url + "api/live") as stream:
@@ -467,7 +468,7 @@ async def test_a_page_hears_of_a_console_that_has_nothing_to_tell(
 ) -> None:
     monkeypatch.setattr(live, "_HEARTBEAT", 0.01)
     _plane, asker = await console(None)
-    async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
+    async with asyncio.timeout(BOUND), asker.session.get(asker.url + "api/live") as stream:
         assert (await _messages(stream, {"heartbeat"}))["heartbeat"] == {}
 
 
@@ -483,7 +484,7 @@ async def test_equal_requests_of_many_pages_query_the_workers_once() -> None:
         return asked
 
     cache = ResponseCache(lambda: now)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(BOUND):
         pages = [asyncio.create_task(cache.get("calls", ask)) for _ in range(50)]
         other = asyncio.create_task(cache.get("leases", ask))
         while asked < 2:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 
 import pytest
+from tests.conftest import BOUND
 from tests.console.admitting import AdmittedBy
 
 from leaseway.control_plane.console import access, live
@@ -30,7 +31,7 @@ async def test_one_users_pages_make_room_for_another_users(
         with pytest.raises(TooManyPages):
             stack.enter_context(pages.page(greedy))
         stack.enter_context(pages.page(other))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             assert await opened[0].get() is None, "the oldest page is closed"
         assert not opened[1].empty()
 

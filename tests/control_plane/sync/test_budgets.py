@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.core.workers.actions import WorkerAction
 from leaseway.control_plane.plane import Plane
@@ -108,6 +109,6 @@ async def test_a_large_fleet_is_told_of_its_changes_less_often(
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import BOUND
 from tests.data_plane.audit.memory_sink import MemorySink
 
 from leaseway.data_plane.audit.backlog import Backlog, Policy
@@ -48,6 +49,6 @@ def numbers_in(stored: dict[str, bytes]) -> list[int]:
 
 
 async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.01)

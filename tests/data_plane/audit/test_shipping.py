@@ -373,7 +373,7 @@ async def test_records_of_a_deleted_file_are_never_taken_as_acknowledged(tmp_pat
     async with running(shipped):
         shipped.write(2)
         with pytest.raises(AuditUnavailable, match="was deleted before it was shipped"):
-            await asyncio.wait_for(waiting, 20)
+            await asyncio.wait_for(waiting, BOUND)
         await shipped.shipper.acknowledged()
     assert shipped.numbers() == [2]
     assert shipped.backlog.size == 0

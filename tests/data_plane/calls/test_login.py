@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+from tests.conftest import BOUND
+
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.login import with_login, with_next_login
 from leaseway.data_plane.core.calls.call import Ask
@@ -65,7 +67,7 @@ async def test_a_caller_is_asked_for_a_login_after_logins_of_others_have_changed
     await sent_again()
     assert not asked
     waiting = asyncio.create_task(sent_again())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not asked and not waiting.done():
             await asyncio.sleep(0)
     assert len(asked) == 1
@@ -87,6 +89,6 @@ async def test_a_login_counts_that_comes_while_a_call_is_tried_again() -> None:
             raise REQUIRED
 
     active = calling(lambda ask: ask.answer(b'{"action":"accept"}'))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await with_login(active, cast("LoginWatcher", logins), find)
     assert tries == 3

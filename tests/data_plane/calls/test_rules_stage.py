@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.conftest import BOUND
+
 from leaseway.data_plane.calls.stages.rules import SLICE, RulesStage
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 
@@ -33,7 +35,7 @@ def enter(stage: RulesStage, went_on: list[str], tenants: str) -> None:
 
 
 async def went_on_in_turns(went_on: list[str], count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(BOUND):
         while len(went_on) < count:
             await asyncio.sleep(0)
 

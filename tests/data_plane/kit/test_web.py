@@ -17,6 +17,8 @@ from leaseway.data_plane.kit.web import MAX_BODY, Resolve, http_get
 from leaseway.server import ToolError, ToolResult
 
 Get = Callable[..., Awaitable[ToolResult]]
+_SOONER = 20.0
+"""Seconds, fewer than those after which a request that hangs ends."""
 
 
 async def _page(request: web.Request) -> web.StreamResponse:
@@ -107,7 +109,7 @@ async def test_names_whose_lookup_hangs_hold_up_no_others(
         for _ in range(33)  # more threads than a loop has
     ]
     try:
-        async with asyncio.timeout(20):  # a hung one ends after 30 s
+        async with asyncio.timeout(_SOONER):
             # A task as well, so that it comes after them.
             result = await asyncio.ensure_future(function({"url": f"http://quick.test:{port}/"}))
         assert "quick.test responded with 404" in result.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.conftest import BOUND
 from tests.data_plane.audit.shipped import Shipped
 
 from leaseway.data_plane.audit.heads import RunHeads
@@ -32,7 +33,7 @@ async def test_a_worker_tells_its_head_at_once_and_the_last_one_when_it_ends(
     audit.handle_welcome(WELCOME)
     assert audit.tells_heads
     task = asyncio.create_task(audit.tell_heads())
-    first = head_from_proto((await asyncio.wait_for(queue.get(), 10)).audit_head)
+    first = head_from_proto((await asyncio.wait_for(queue.get(), BOUND)).audit_head)
     assert first is not None
     assert (first.written, first.has_ended) == (shipped.log.mark, False)
     shipped.write(1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.conftest import worker_bench
 from tests.data_plane.doubles.servers import ECHO
 
@@ -168,6 +169,6 @@ async def test_what_a_users_connection_lists_later_is_sent(bench: Any) -> None:
     async def is_echoed() -> bool:
         return not (await caller.call("mail", **ANNA)).HasField("status")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         while not await is_echoed():
             await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.front.calling.suspended_calls import (
     Binding,
@@ -110,7 +111,7 @@ async def test_a_cancelled_request_cancels_its_call() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     asking.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         await server.cancelled.wait()
 
 
@@ -128,7 +129,7 @@ async def test_the_end_of_a_lease_is_told_to_others_until_its_client_goes_on() -
 
     result = json.loads(await suspended.start(server.listener, call()))
     revoked.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         await failed.wait()
     assert not forgotten.is_set()
     with pytest.raises(JsonRpcError, match="revoked"):
