@@ -24,6 +24,7 @@ from tests.data_plane.oauth.issuer import EXCHANGE, Issuer
 from tests.e2e.forking import run_leaseway
 from tests.e2e.mcp_front import JSON, front
 from tests.e2e.system import eventually, python_server, running
+from tests.mcp_answers import response_in
 
 from leaseway.sdk import (
     AsyncClient,
@@ -216,7 +217,7 @@ async def call(
     headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2025-11-25"}
     async with http.post(url, json=message, headers=headers) as answer:
         challenge = answer.headers.get("WWW-Authenticate", "")
-        return answer.status, challenge, await answer.json()
+        return answer.status, challenge, await response_in(answer)
 
 
 def trusting(folder: Path) -> tuple[dict[str, str], RSAKey]:

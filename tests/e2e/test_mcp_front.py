@@ -39,6 +39,7 @@ from tests.e2e.mcp_front import (
     write_config,
 )
 from tests.e2e.system import eventually, python_server, running
+from tests.mcp_answers import response_in
 from tests.ports import free_port
 from tests.servers.pictures import png
 
@@ -230,7 +231,7 @@ async def test_a_modern_request_with_a_session_header_keeps_the_lease(place: Pla
         carrying = {**headers, "Leaseway-Session": session}
         for _ in range(2):
             async with http.post(place.url, json=message, headers=carrying) as answer:
-                assert (await answer.json())["result"]["resultType"] == "complete"
+                assert (await response_in(answer))["result"]["resultType"] == "complete"
         await eventually(lambda: has_leases(place.sdk, 1))
         async with http.delete(place.url, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204
@@ -548,7 +549,7 @@ async def test_a_host_that_initializes_before_each_call_has_one_process_per_conv
                 if says == "cookie":
                     session = {}
                 async with http.post(place.url, json=message, headers=session) as answer:
-                    seen.append((await answer.json())["result"]["content"][0]["text"])
+                    seen.append((await response_in(answer))["result"]["content"][0]["text"])
         return seen
 
     one, other = await pids("one"), await pids("other")

@@ -25,6 +25,7 @@ from tests.e2e.mcp_front import (
 )
 from tests.e2e.servers import raw_http_server
 from tests.e2e.system import eventually, running
+from tests.mcp_answers import response_in
 
 
 async def call(
@@ -35,7 +36,7 @@ async def call(
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
         assert answer.status == 200, await answer.text()
-        response: dict[str, Any] = await answer.json()
+        response: dict[str, Any] = await response_in(answer)
         return response
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.e2e.mcp_front import COUNTER, INITIALIZE, JSON, echo
 from tests.e2e.system import System, eventually, running
+from tests.mcp_answers import response_in
 
 from leaseway.sdk import AsyncClient
 
@@ -50,7 +51,7 @@ async def call(http: aiohttp.ClientSession, url: str, tool: str, **arguments: An
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     async with http.post(url, json=message) as answer:
         assert answer.status == 200, await answer.text()
-        response = await answer.json()
+        response = await response_in(answer)
     if "error" in response:
         return response["error"]["data"]["reason"]
     return response["result"]["content"][0]["text"]

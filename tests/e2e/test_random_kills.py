@@ -27,6 +27,7 @@ from tests.e2e.counting import memory
 from tests.e2e.links import Link
 from tests.e2e.mcp_front import INITIALIZE, JSON
 from tests.e2e.system import Part, System, eventually, python_server
+from tests.mcp_answers import response_in
 from tests.ports import free_port
 
 from leaseway.sdk import (
@@ -198,7 +199,7 @@ class McpCaller:
                 if answer.status != 200:
                     record.errors[f"front {answer.status}"] += 1
                     return None
-                response = await answer.json()
+                response = await response_in(answer)
         except aiohttp.ClientError:  # with its front; its client knows no more than that
             record.errors["front lost"] += 1
             return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from tests.mcp_answers import response_in
 
 from leaseway.front.app import McpListener
 from leaseway.front.calling.conversations import SessionOptions
@@ -87,7 +88,7 @@ class Host:
         async with self.http.post(self.url, json=message, headers=sent) as answer:
             self.status = answer.status
             self.session = answer.headers.get("Mcp-Session-Id", "")
-            response = await answer.json()
+            response = await response_in(answer)
         if "error" in response:
             raise LookupError(response["error"]["message"])
         return response["result"]

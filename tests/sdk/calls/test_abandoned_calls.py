@@ -82,10 +82,11 @@ async def test_the_lease_of_a_timed_out_call_is_released_when_the_client_closes(
 ) -> None:
     worker.answer = never
     async with AsyncClient(plane.address) as client:
-        with pytest.raises(DeadlineExceeded):
-            await client.call_tool("desk_open", timeout=2.0)
-        lease = next(iter(worker.leases))
-    assert worker.released == [lease]
+        while not worker.leases:  # on a busy machine the time may pass before there is one
+            with pytest.raises(DeadlineExceeded):
+                await client.call_tool("desk_open", timeout=2.0)
+        leases = list(worker.leases)
+    assert worker.released == leases
 
 
 async def test_the_lease_of_a_call_that_timed_out_at_the_worker_is_released(
