@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import mcp_types as types
 from tests.conftest import BOUND
-from tests.data_plane.oauth.authority import (
-    consent,
-)
+from tests.data_plane.oauth.authority import answer_pages, consent
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System
@@ -67,6 +67,22 @@ async def open_link(pages: aiohttp.ClientSession, link: str) -> str:
         page = await response.text()
         assert response.status == 200, page
     return html.unescape(re.search(r'content="0;url=([^"]+)"', page)[1])  # type: ignore[index]
+
+
+class Person:
+    """The user of a client, who opens addresses in a browser and logs in there."""
+
+    def __init__(self, pages: aiohttp.ClientSession, name: str) -> None:
+        self.asked: list[str] = []
+        self._pages = pages
+        self._name = name
+
+    async def accept(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestURLParams)
+        self.asked.append(params.message)
+        address = await open_link(self._pages, params.url)
+        assert "You are logged in" in await answer_pages(self._pages, address, self._name)
+        return types.ElicitResult(action="accept")
 
 
 async def is_answered(client: AsyncClient | AsyncSession, tool: str = "whoami") -> bool:

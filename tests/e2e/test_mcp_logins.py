@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 from tests.conftest import BOUND
 from tests.data_plane.oauth.authority import Resource, answer_pages, browser, provider
-from tests.e2e.logins import entry, is_answered, log_in, open_link, vault_of
+from tests.e2e.logins import Person, entry, is_answered, log_in, open_link, vault_of
 from tests.e2e.mcp_front import ERAS, front, text_of
 from tests.e2e.system import eventually, running
 
@@ -41,22 +40,6 @@ async def url(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[s
             await log_in(system, environment, "beta", "bob")  # so that its tool is listed
             await eventually(lambda: is_answered(beta))
             yield address
-
-
-class Person:
-    """The user of a client, who opens addresses in a browser and logs in there."""
-
-    def __init__(self, pages: aiohttp.ClientSession, name: str) -> None:
-        self.asked: list[str] = []
-        self._pages = pages
-        self._name = name
-
-    async def accept(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-        assert isinstance(params, types.ElicitRequestURLParams)
-        self.asked.append(params.message)
-        address = await open_link(self._pages, params.url)
-        assert "You are logged in" in await answer_pages(self._pages, address, self._name)
-        return types.ElicitResult(action="accept")
 
 
 async def decline(context: Any, params: Any) -> types.ElicitResult:

@@ -78,9 +78,17 @@ class AdminTools:
         if not common.variant.spec.part.auth.logs_in:
             active.handle_outcome(_text(f"Nobody logs in to server {server_id}.", is_error=True))
             return
-        await with_login(active, self._logins, partial(self._connect, server_id))
+        await self.connect(server_id, active)
         text = f"You are logged in to server {server_id}. List the tools again to see its tools."
         active.handle_outcome(_text(text))
+
+    async def connect(self, server_id: str, active: ActiveCall) -> None:
+        """Connect a caller to a server with its login, for which it is asked if there is none.
+
+        Raises:
+            Fault: As `log_in`.
+        """
+        await with_login(active, self._logins, partial(self._connect, server_id))
 
     async def _connect(self, server_id: str, active: ActiveCall) -> None:
         """Use the login, and wait until the tools that come with it are known."""
@@ -98,6 +106,8 @@ class AdminTools:
                     raise
                 used = generation  # it was replaced meanwhile, as after logins of others
             else:
+                if generation.lacks_listing:
+                    generation.require_listing()
                 await generation.wait_for_listing()
                 return
 

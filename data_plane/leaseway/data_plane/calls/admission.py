@@ -23,6 +23,7 @@ from leaseway.data_plane.core.tools.policy import (
     judge,
 )
 from leaseway.data_plane.core.tools.prompts_resources import (
+    SUBSCRIBE,
     AdmittedRequest,
     admit,
     has_only_tools,
@@ -59,6 +60,10 @@ class WaitNeeded(Exception):
     def __init__(self, wait: Callable[[], Awaitable[None]], what: str = _LISTING) -> None:
         self.wait = wait
         self.what = what
+
+
+class LoginNeeded(Exception):
+    """A server could not be listed for the caller, for want of a login: that comes first."""
 
 
 class Admitted(Struct, eq=False):
@@ -113,6 +118,7 @@ class CallAdmission:
                 the call anew.
             WaitNeeded: The server must be listed for the caller, or the tool's schemas compiled,
                 first; then admit it anew.
+            LoginNeeded: The caller must have logged in first; then admit it anew.
         """
         call = active.call
         active.client = self._clients.find(call.mcp_client) if call.mcp_client else None
@@ -149,6 +155,7 @@ class CallAdmission:
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_REQUEST.
             WaitNeeded: The server must be listed for the caller, or the tool's schemas compiled.
+            LoginNeeded: The tool is unknown because the server was not listed for the caller.
         """
         call = active.call
         if not is_valid_tenant(call.tenant) or len(call.session) > MAX_KEY_LENGTH:
@@ -204,8 +211,18 @@ class CallAdmission:
         return own.variant if own is not None and own.base is variant else variant
 
     def _check_changes(self, active: ActiveCall) -> None:
-        """Raise `WaitNeeded`, once, if a lease's server has just reported other tools."""
-        if active.has_waited_for_lists or active.generation.is_shared:
+        """Raise, once, if what is unknown may become known.
+
+        Raises:
+            WaitNeeded: A lease's server has just reported other tools.
+            LoginNeeded: The server was not listed for the caller.
+        """
+        if active.has_waited_for_lists:
+            return
+        if active.generation.lacks_listing and active.call.method != SUBSCRIBE:
+            active.has_waited_for_lists = True
+            raise LoginNeeded
+        if active.generation.is_shared:
             return
         live = self._leases.instance_of(active.call.lease_key, active.generation.key.user)
         of_all = bool(active.call.method)

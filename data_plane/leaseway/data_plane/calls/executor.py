@@ -22,6 +22,7 @@ from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import (
     CallAdmission,
+    LoginNeeded,
     WaitNeeded,
     check_arguments,
 )
@@ -216,15 +217,10 @@ class Executor:
         active.configuration = self._pool.desired_state
         try:
             admitted = self._admission.admit(active)
-        except (PermitNeeded, WaitNeeded) as needed:
+        except (PermitNeeded, WaitNeeded, LoginNeeded) as needed:
             active.configuration = None  # so that it is admitted anew
             active.line = iter(())
-            wait = (
-                self._wait_for_permits
-                if isinstance(needed, PermitNeeded)
-                else partial(self._wait_to_be_admitted, needed)
-            )
-            self.wait_for(active, wait)
+            self.wait_for(active, self._wait_of(needed))
             return
         if active.deadline is None:
             call = active.call
@@ -293,6 +289,21 @@ class Executor:
         finally:
             active.task = None
         self.resume(active)
+
+    def _wait_of(
+        self, needed: PermitNeeded | WaitNeeded | LoginNeeded
+    ) -> Callable[[ActiveCall], Awaitable[None]]:
+        """Return what a call must wait for before it is admitted."""
+        if isinstance(needed, PermitNeeded):
+            return self._wait_for_permits
+        if isinstance(needed, WaitNeeded):
+            return partial(self._wait_to_be_admitted, needed)
+        return self._wait_for_first_login
+
+    async def _wait_for_first_login(self, active: ActiveCall) -> None:
+        if active.deadline is None:
+            self._expire_after(active, active.call.timeout_ms / 1000 or bounds.CALL_TIMEOUT)
+        await self._admin.connect(active.call.server_id, active)
 
     async def _wait_for_version(self, active: ActiveCall) -> None:
         if active.call.timeout_ms:

@@ -73,6 +73,7 @@ class Generation(InstanceOwner):
         self.listed_for = listed_for
         self.needs_listing = False
         self._listed = asyncio.Event()
+        self._has_own_toolset = False
         self._one_at_a_time = asyncio.Lock()
         self.variant = variant
         self.key = variant.key
@@ -132,7 +133,7 @@ class Generation(InstanceOwner):
 
     def can_defer_to(self, older: Generation) -> bool:
         """Return whether an older generation can serve until an instance of this one starts."""
-        if self.variant.spec.hidden or self.is_shared != older.is_shared:
+        if self.variant.spec.hidden or self._awaits_login or self.is_shared != older.is_shared:
             return False
         if self.is_shared:
             return self.shared is None and older.shared is not None
@@ -229,8 +230,16 @@ class Generation(InstanceOwner):
         else:
             self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
 
+    @property
+    def _awaits_login(self) -> bool:
+        """Whether nobody has logged in yet: only a person's call can start an instance then."""
+        variant = self.variant
+        return variant.toolset.listed is None and variant.spec.part.auth.logs_in
+
     def start(self) -> None:
         """Start the instances that must run before they are needed."""
+        if self._awaits_login:
+            return
         if not self.is_shared:
             self._spares.start()
         elif self.variant.spec.starts_eagerly:
@@ -239,6 +248,7 @@ class Generation(InstanceOwner):
     def update_exposure(self, variant: HeldVariant) -> None:
         """Apply new tools and settings to the instances that run."""
         before = self.variant.spec
+        starts_now = self._awaits_login and self.listed_for is None  # calls start a subject's
         self.variant = self.instances.variant = variant
         for live in self.instances:
             if live.is_ready:
@@ -246,7 +256,7 @@ class Generation(InstanceOwner):
         target = target_spares(variant.spec.instances)
         if target < target_spares(before.instances):
             self._spares.shrink(target)
-        if variant.spec.starts_eagerly and not before.starts_eagerly:
+        if starts_now or (variant.spec.starts_eagerly and not before.starts_eagerly):
             self.start()
         self.supervisor.reconcile()
         self._companion.reconcile()
@@ -282,6 +292,11 @@ class Generation(InstanceOwner):
             await self._listed.wait()
         self.needs_listing = False
 
+    @property
+    def lacks_listing(self) -> bool:
+        """Whether it is for a tenant or user for whom the server has not been listed."""
+        return self.listed_for is not None and not self._has_own_toolset
+
     def require_listing(self) -> None:
         """Let calls wait until the server has been listed, or listed again."""
         self.needs_listing = True
@@ -294,6 +309,7 @@ class Generation(InstanceOwner):
 
     def use_toolset(self, toolset: CompiledToolset) -> None:
         """Check calls by another toolset: what the server lists for whom this generation serves."""
+        self._has_own_toolset = True
         self.update_exposure(replace(self.variant, toolset=toolset))
 
     def _compare_again(self, live: LiveInstance) -> None:

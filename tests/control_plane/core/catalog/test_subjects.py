@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.control_plane.core.builders import (
     MAIL,
     START,
+    at,
     coordinator,
     hello,
     listing,
@@ -25,9 +28,15 @@ from leaseway.control_plane.core.catalog.subjects import (
 )
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.queries.resolve import find_name
-from leaseway.spec.model import ServerSpec
+from leaseway.control_plane.core.queries.status import variant_status
+from leaseway.spec.filters.names import NameFilter
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.policy import Grant, ServerPolicy
+from leaseway.wire.messages.states import ServerState
 
+NO_LOGIN = Problem("server", "LOGIN_REQUIRED", "Nobody is logged in.")
 ANNA, BOB = Subject(MAIL, "acme", "anna"), Subject(MAIL, "acme", "bob")
 
 
@@ -41,6 +50,18 @@ def serving(*specs: ServerSpec, lists_subjects: bool = True) -> Coordinator:
         answer(state, worker, listing("common"))
     run(state, [worker])
     return state
+
+
+def awaiting(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
+    """Return a control plane, and its worker on which nobody has logged in to any server."""
+    state, worker = coordinator(), FakeWorker()
+    state.handle_worker_joined(hello(lists_subjects=True), START)
+    load(state, *specs)
+    run(state, [worker])
+    for _ in specs:
+        answer(state, worker, NO_LOGIN)
+    run(state, [worker])
+    return state, worker
 
 
 def tell(state: Coordinator, subject: Subject, listed: ServerListing | None) -> None:
@@ -109,6 +130,95 @@ def test_tenants_see_theirs_and_a_common_listing_without_a_caller_is_everybodys(
     tell(state, ANNA, listing("of_anna"))
     assert seen(state, "anna") == {"x_of_anna"}
     assert seen(state) == seen(state, "bob") == {"x_common"}
+
+
+def test_the_first_user_is_offered_a_login_and_then_sees_his_own_listing() -> None:
+    state, worker = awaiting(mail())
+    assert state.ready
+    assert seen(state, "anna") == {"mcp_login"}
+    assert seen(state) == seen(state, sees_all=True) == set()
+    assert variant_status(state, MAIL).state is ServerState.NEEDS_LOGIN
+    tell(state, ANNA, listing("of_anna"))
+    assert seen(state, "anna") == {"x_of_anna"}
+    assert seen(state, "bob") == {"mcp_login"}
+    state.servers.probes.retry_now(MAIL, START.mono)
+    state.tick(START)
+    run(state, [worker])
+    answer(state, worker, listing("common"))
+    run(state, [worker])
+    assert seen(state, sees_all=True) == {"x_common"}
+    assert not state.problems.open()
+
+
+def test_a_name_of_a_server_that_nobody_has_logged_in_to_needs_a_login() -> None:
+    state, _ = awaiting(mail())
+    denied = find_name(state, "acme", "mail:send", START, reader=Reader("acme", user="anna"))
+    assert isinstance(denied, Denial)
+    assert denied.reason == "LOGIN_REQUIRED"
+    assert "mcp_login" in denied.message
+
+
+def test_who_does_not_see_a_server_is_offered_no_first_login() -> None:
+    hidden = replace(mail(), policy=ServerPolicy(grants={"acme": Grant()}))
+    state, _ = awaiting(hidden)
+    assert seen(state, "anna") == {"mcp_login"}
+    assert not state.view(Reader("beta", user="anna")).tools
+
+
+def test_a_tenants_own_variant_waits_for_its_login_and_gets_no_other_tenants_listing() -> None:
+    common = mail(whose="tenant")
+    own = replace(common, key=VariantKey("mail", "acme"), tools=NameFilter(whitelist=("own",)))
+    state, worker = awaiting(common, own)
+    assert set(state.view(Reader("beta")).tools) == seen(state) == {"mcp_login"}
+    state.servers.probes.retry_now(MAIL, START.mono)
+    state.tick(START)
+    run(state, [worker])
+    answer(state, worker, listing("own"))
+    run(state, [worker])
+    assert seen(state) == {"mcp_login"}
+    state.servers.probes.retry_now(own.key, START.mono)
+    state.tick(START)
+    run(state, [worker])
+    answer(state, worker, listing("own"))
+    run(state, [worker])
+    assert seen(state) == {"x_own"}
+
+
+def test_a_changed_server_without_a_login_is_offered_in_place_of_what_it_was() -> None:
+    state, worker = awaiting(mail(whose="tenant"))
+    tell(state, Subject(MAIL, "acme", ""), listing("of_acme"))
+    assert seen(state, "anna") == {"x_of_acme"}
+    load(state, mail())
+    run(state, [worker])
+    answer(state, worker, NO_LOGIN)
+    run(state, [worker])
+    assert seen(state, "anna") == {"mcp_login"}
+
+
+def test_a_restarted_control_plane_offers_the_first_login_and_goes_on_trying() -> None:
+    before, worker = awaiting(mail())
+    del before
+    worker.probes.clear()
+    state = coordinator()
+    load(state, mail())
+    state.handle_worker_joined(hello(held=worker.hashes(), lists_subjects=True), START)
+    run(state, [worker])
+    assert seen(state, "anna") == {"mcp_login"}
+    assert variant_status(state, MAIL).state is ServerState.NEEDS_LOGIN
+    answer(state, worker, listing("common"))
+    run(state, [worker])
+    assert seen(state, sees_all=True) == {"x_common"}
+
+
+def test_the_first_listing_may_come_from_a_worker_that_was_not_asked() -> None:
+    state, worker = awaiting(mail())
+    launch = state.visible.served[MAIL].hashes.launch
+    state.handle_relisting("w1", MAIL, launch, listing("common"), START)
+    state.tick(at(1))
+    run(state, [worker])
+    assert seen(state, sees_all=True) == {"x_common"}
+    assert variant_status(state, MAIL).state is not ServerState.NEEDS_LOGIN
+    assert not state.servers.probes.jobs
 
 
 def test_all_see_the_common_listing_while_every_worker_is_older() -> None:

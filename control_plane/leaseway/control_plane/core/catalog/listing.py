@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from leaseway.spec.contracts import same_content, same_contract, same_items
 from leaseway.wire.listing.definitions import is_task_only
@@ -110,6 +110,10 @@ class ServerListing:
     @cached_property
     def prompts_by_name(self) -> dict[str, ListedItem]:
         return {prompt.name: prompt for prompt in reversed(self.prompts)}
+
+
+NOT_LISTED: Final = ServerListing()
+"""Nothing, not even a handshake: of a hidden server, and before a server's first login."""
 
 
 def _settle(

@@ -227,7 +227,12 @@ class SubjectListings:
             for server_id in base.of_people
             if (subject := subject_of(base.servers[server_id], reader)) is not None
         }
-        if not subjects:
+        without_login = [
+            server_id
+            for server_id in base.of_people
+            if server_id not in subjects and _awaits_tenant(base.servers[server_id])
+        ]
+        if not subjects and not without_login:
             return base
         own = {
             server_id: self.find(subject, base.servers[server_id].hashes.launch)
@@ -248,13 +253,13 @@ class SubjectListings:
             servers[server_id] = _listed_as(
                 served, last_known_good.get(served.key), listing, reader
             )
-        without_login = [
+        without_login += [
             server_id
             for server_id, subject in subjects.items()
             if own[server_id] is None and can_log_in(base.servers[server_id], subject)
         ]
         resolved = resolve_clashes_among(servers, always=True)
-        view = View(add_admin_toolset(resolved, without_login))
+        view = View(add_admin_toolset(resolved, sorted(without_login)))
         if len(self._views) >= _MAX_VIEWS:  # callers may choose any names without credentials
             self._views.clear()
         self._views[reader] = base, used, view
@@ -313,6 +318,12 @@ def can_log_in(served: Served, subject: Subject) -> bool:
     """Return whether a server lists for a subject once somebody has logged in for it."""
     auth = served.spec.part.auth
     return auth.logs_in and bool(subject.user or auth.subject == "tenant")
+
+
+def _awaits_tenant(served: Served) -> bool:
+    """Return whether a tenant's own variant, which is listed for it alone, waits for its login."""
+    is_own = bool(served.key.tenant) and served.spec.part.auth.subject == "tenant"
+    return is_own and served.awaits_login
 
 
 def _listed_as(

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
-from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.listing import NOT_LISTED, ServerListing
 from leaseway.control_plane.core.catalog.policy_names import names_in, policy_problems
 from leaseway.control_plane.core.catalog.prompts_resources import (
     ResourceExposure,
@@ -86,6 +86,11 @@ class LastKnownGood:
     def names(self, kind: NamedKind) -> _Pairs:
         return self.exposed if kind is TOOLS else self.prompts
 
+    @property
+    def awaits_login(self) -> bool:
+        """Whether nothing could be listed yet, for want of a first login."""
+        return _awaits_login(self.spec, self.listing)
+
     @cached_property
     def without_clashes(self) -> Served:
         """The served variant if it loses no name, which is the usual case; built once."""
@@ -113,6 +118,11 @@ class Served:
     @property
     def key(self) -> VariantKey:
         return self.spec.key
+
+    @property
+    def awaits_login(self) -> bool:
+        """Whether nothing could be listed yet, for want of a first login."""
+        return _awaits_login(self.spec, self.listing)
 
     @cached_property
     def callable_tools(self) -> tuple[ExposedName, ...]:
@@ -196,6 +206,18 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
             tools=tuple(tool for tool in listing.tools if policy.allows(tenant, agent, tool.name)),
         ),
     )
+
+
+def await_login(spec: ServerSpec) -> LastKnownGood:
+    """Return the variant of a server to which nobody has logged in.
+
+    Workers get it, so that its first user can log in there; callers see none of its tools.
+    """
+    return _good(spec, NOT_LISTED, (), ())
+
+
+def _awaits_login(spec: ServerSpec, listing: ServerListing) -> bool:
+    return listing == NOT_LISTED and spec.part.auth.logs_in
 
 
 def build_good(

@@ -24,7 +24,7 @@ from leaseway.spec.exposed_names import exposed_name
 from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.names import split_qualified
 from leaseway.wire.text.suggestions import alike
 
@@ -264,6 +264,14 @@ def _find_qualified(
     target = view.qualified(server_id, original, kind)
     if target is not None:
         return target
+    if served.awaits_login:  # it may have the name
+        call = f'{LOGIN_TOOL}({{"serverId": "{server_id}"}})'
+        message = (
+            f"Server '{server_id}' lists what it has once the person whom it acts for has logged"
+            f" in: call {call} of {ADMIN_TOOLSET}."
+        )
+        metadata = {"server": server_id, "tenant": tenant}
+        return Denial(Reason.LOGIN_REQUIRED, message, metadata=metadata)
     qualified = f"{server_id}:{original}"
     known = [f"{server_id}:{item.original}" for item in served.names(kind)]
     return _not_found(state, tenant, qualified, known, kind)

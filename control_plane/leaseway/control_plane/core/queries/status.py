@@ -45,9 +45,10 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
         or key in state.servers.refused
         or key in state.servers.unplaced
     )
-    if served is None:
+    if served is None or served.awaits_login:
         failure = state.servers.failures.get(key)
-        if failure is not None and failure.reason == Reason.LOGIN_REQUIRED:
+        awaits = failure is None and served is not None  # told by a worker, and not tried yet
+        if awaits or (failure is not None and failure.reason == Reason.LOGIN_REQUIRED):
             return VariantStatus(ServerState.NEEDS_LOGIN)
         return VariantStatus(ServerState.FAILED if troubled else ServerState.PENDING)
     count = state.roster.count_serving(served)

@@ -12,6 +12,7 @@ from leaseway.control_plane.core.catalog.variants import (
     LastKnownGood,
     Served,
     adopt,
+    await_login,
     build_good,
     relist,
 )
@@ -21,6 +22,8 @@ from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.errors import Reason
+from leaseway.wire.messages.admin import LOGIN_TOOL
 from leaseway.wire.names import ALL_TENANTS
 
 _MAX_CLAIM_ATTEMPTS: Final = 3
@@ -180,7 +183,11 @@ class Servers:
                 self._copy_common_listing(spec, now)
             good = self.last_known_good.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
-                self._renew_exposure(good, spec, now)
+                if good.awaits_login:
+                    self._set_good(key, (await_login(spec), ()), now)
+                    self._probe(spec, trace)
+                else:
+                    self._renew_exposure(good, spec, now)
             elif spec.hidden:
                 self._hide(spec, now)
             elif key in awaited:
@@ -198,6 +205,7 @@ class Servers:
             good is not None
             and good.spec is spec
             and good.rules_known
+            and not good.awaits_login
             and spec.key not in self.probes.jobs
             and spec.key not in self.failures
             and spec.key not in self.troubled
@@ -230,22 +238,29 @@ class Servers:
         job = self.probes.finish(probe_id)
         if job is None:
             return
-        if isinstance(outcome, ServerListing):
-            self.probed_by[job.spec.key] = job.last_worker
         if job.claim is not None:
+            if isinstance(outcome, ServerListing):
+                self.probed_by[job.spec.key] = job.last_worker
             self._verify(job, job.claim, outcome, now)
         elif isinstance(outcome, ServerListing):
-            self.probes.drop(job.spec.key)
-            self._forget_failure(job.spec.key)
-            before = self.last_known_good.get(job.spec.key)
-            listing = outcome if before is None else outcome.settled(before.listing)
-            listing = self._shared(job.spec.key, listing)
-            self._set_good(job.spec.key, build_good(job.spec, listing), now)
-            if not job.spec.key.tenant:
-                for spec in self._of_tenants.of(job.spec.key.server_id):
-                    self._copy_common_listing(spec, now)
+            self._take_first(job.spec, outcome, job.last_worker, now)
         else:
             self._record_failure(job, _without_worker(outcome, job.last_worker), now)
+
+    def _take_first(
+        self, spec: ServerSpec, outcome: ServerListing, worker_id: str, now: Moment
+    ) -> None:
+        """Record the first listing of a launch."""
+        key = spec.key
+        self.probed_by[key] = worker_id
+        self._withdraw(self.probes.drop(key))
+        self._forget_failure(key)
+        before = self.last_known_good.get(key)
+        listing = outcome if before is None else outcome.settled(before.listing)
+        self._set_good(key, build_good(spec, self._shared(key, listing)), now)
+        if not key.tenant:
+            for other in self._of_tenants.of(key.server_id):
+                self._copy_common_listing(other, now)
 
     def handle_relisting(
         self,
@@ -265,6 +280,8 @@ class Servers:
             return
         if not isinstance(outcome, ServerListing):
             self._open_problem(key, outcome, now)
+        elif good.awaits_login:  # the first login came to this worker, and not to one that probes
+            self._take_first(good.spec, outcome, worker_id, now)
         elif self.probed_by.get(key) == worker_id:
             self._set_good(key, relist(good, outcome.settled(good.listing)), now)
         elif outcome.settled(good.listing) == good.listing:
@@ -363,10 +380,13 @@ class Servers:
 
     def _copy_common_listing(self, spec: ServerSpec, now: Moment) -> None:
         """Use the common variant's listing for a tenant's new variant with the same launch hash."""
-        if not spec.key.tenant or spec.key in self.last_known_good:
+        own = self.last_known_good.get(spec.key)
+        if not spec.key.tenant or (own is not None and not own.awaits_login):
             return
         common = self.last_known_good.get(common_key(spec.key))
-        if common is not None and common.launch_hash == spec.launch_hash:
+        if common is None or common.awaits_login or spec.part.auth.subject == "tenant":
+            return  # there is none, or it is another tenant's
+        if common.launch_hash == spec.launch_hash:
             self._withdraw(self.probes.drop(spec.key))
             self._clear_failure(spec.key, now)
             self._set_good(spec.key, build_good(spec, common.listing), now)
@@ -454,6 +474,10 @@ class Servers:
 
     def _record_failure(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
+        if problem.reason == Reason.LOGIN_REQUIRED and job.spec.part.auth.logs_in:
+            # Callers are offered a login, also in place of what was served before a change.
+            self._set_good(key, (await_login(job.spec), ()), now)
+            problem = _first_login(job.spec, problem)
         if key in self._of_tenants.withheld(self.last_known_good):
             message = (
                 f"{problem.message} Until the server starts, tenant '{key.tenant}' does not have"
@@ -485,6 +509,19 @@ class Servers:
     def _withdraw(self, probe: StartedProbe | None) -> None:
         if probe is not None:
             self.withdrawn.append(probe)
+
+
+def _first_login(spec: ServerSpec, problem: Problem) -> Problem:
+    """Return the problem of a server that cannot be listed before somebody has logged in."""
+    server_id, whose = spec.key.server_id, spec.part.auth.subject
+    message = (
+        f"Server '{spec.key}' waits for the first login of a {whose}. Whoever may use it is offered"
+        f" that login: {LOGIN_TOOL} is among the listed tools."
+    )
+    tenant = spec.key.tenant or "TENANT"
+    user = " --user USER" if whose == "user" else ""
+    advice = f"Or log in on a worker's machine: leaseway login {server_id} --tenant {tenant}{user}."
+    return replace(problem, message=message, advice=advice)
 
 
 def _without_worker(problem: Problem, worker_id: str) -> Problem:
