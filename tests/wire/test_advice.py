@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.cli.app import COMMANDS as COMMANDS
-from leaseway.wire.advice import LISTED_BY, Reader, advice_for, for_operators
+from leaseway.wire.advice import LISTED_BY, LOGIN_PAGE, Reader, advice_for, for_operators
 
 ROOT = Path(__file__).parents[2]
 ERRORS = {"Fault", "Denial", "unauthenticated"}
@@ -29,6 +29,11 @@ ERRORS = {"Fault", "Denial", "unauthenticated"}
         ),
         (for_operators("Run `leaseway problems`."), " Run `leaseway problems`.", ""),
         (for_operators(""), "", ""),
+        (
+            {**for_operators("Run `leaseway login mail`."), LOGIN_PAGE: "https://c/login/w/t"},
+            " Run `leaseway login mail`. Or open https://c/login/w/t",
+            " Tell the person you work for to log in there, then call again: https://c/login/w/t",
+        ),
     ],
 )
 def test_only_who_has_commands_is_told_them(

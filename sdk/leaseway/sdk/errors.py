@@ -54,7 +54,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from leaseway.wire.advice import ADVICE
+from leaseway.wire.advice import ADVICE, LOGIN_PAGE
 from leaseway.wire.errors import Fault, Reason, Started
 
 
@@ -344,7 +344,7 @@ class LoginRequired(LeasewayError, reason=Reason.LOGIN_REQUIRED):
     @property
     def url(self) -> str:
         """The address where a login begins, for a person's browser; empty if there is none."""
-        return self.metadata.get("url", "")
+        return self.metadata.get(LOGIN_PAGE, "")
 
 
 class AuthorizationFailed(LeasewayError, reason=Reason.AUTHORIZATION_FAILED):

@@ -16,6 +16,9 @@ ADVICE: Final = "advice"
 LISTED_BY: Final = "listed_by"
 """Metadata of an error about an unknown name without similar ones: the command's words that list
 the known ones, such as `resources SERVER`."""
+LOGIN_PAGE: Final = "url"
+"""Metadata of an error of a missing login: where a person logs in. Whoever has the address can log
+in, so that only who gets the error reads it."""
 
 
 class Reader(Enum):
@@ -34,11 +37,15 @@ def advice_for(reader: Reader, metadata: Mapping[str, str]) -> str:
     """Return what follows an error's message: what its reader can do, after a space, or ""."""
     words = metadata.get(LISTED_BY)
     advice = metadata.get(ADVICE)
+    page = metadata.get(LOGIN_PAGE)
     match reader:
         case Reader.TERMINAL:
             where = f" See `leaseway {words}`." if words else ""
-            return f"{where} {advice}" if advice else where
+            page = f" Or open {page}" if page else ""
+            return f"{where} {advice}{page}" if advice else where
         case Reader.MODEL:
+            if page:
+                return f" Tell the person you work for to log in there, then call again: {page}"
             if not words:
                 return ""
             noun = "URI" if words.startswith("resources") else "name"

@@ -101,6 +101,33 @@ async def test_a_login_that_a_tool_asks_for_uses_the_connection_that_replaces_it
         assert not (await caller.result(call)).HasField("status")
 
 
+async def test_before_the_first_login_a_server_starts_for_who_calls_it_and_no_name_is_unknown() -> (
+    None
+):
+    async with worker_bench() as bench:
+        spec = bench.spec("mail", auth=Auth("authorization_code", "tenant"))
+        waiting = bench.upsert(spec, tools={})
+        waiting.toolset.protocol_version = ""
+        await bench.push(waiting)
+        assert not bench.servers.opened
+        bench.servers.faults = [Fault(Reason.LOGIN_REQUIRED, "Nobody is here.") for _ in range(9)]
+        fault = await bench.caller().refused("mail", tenant="acme")
+        assert fault.reason is Reason.LOGIN_REQUIRED
+        bench.servers.faults = []
+        opened = len(bench.servers.opened)
+        await bench.push(bench.upsert(spec))
+        await bench.until(lambda: len(bench.servers.opened) > opened)
+
+
+async def test_a_worker_without_the_server_of_a_login_lets_another_worker_ask_for_it() -> None:
+    async with worker_bench() as bench:
+        fault = await bench.caller().refused(
+            "mcp_admin", "mcp_login", tenant="acme", arguments=b'{"serverId":"mail"}'
+        )
+        assert fault.reason is Reason.SERVER_NOT_READY
+        assert "serves no server mail" in fault.message
+
+
 @pytest.mark.parametrize("shared", [True, False])
 async def test_a_call_whose_login_has_ended_asks_for_the_next_one_and_is_sent_again(
     tmp_path: Path, shared: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -70,11 +71,14 @@ class AdminTools:
         """Have the caller log in to a server, and end its call.
 
         Raises:
-            Fault: TOOL_NOT_FOUND or USER_REQUIRED; LOGIN_REQUIRED, with the address of the login
+            Fault: SERVER_NOT_READY or USER_REQUIRED; LOGIN_REQUIRED, with the address of the login
                 page, if the caller opens none or does not finish in time.
         """
         call = active.call
-        common = self._pool.resolve(server_id, call.tenant, call.agent)
+        try:
+            common = self._pool.resolve(server_id, call.tenant, call.agent)
+        except Fault as fault:  # callers choose among all workers: another one may serve it
+            raise replace(fault, reason=Reason.SERVER_NOT_READY) from None
         if not common.variant.spec.part.auth.logs_in:
             active.handle_outcome(_text(f"Nobody logs in to server {server_id}.", is_error=True))
             return

@@ -37,6 +37,7 @@ from leaseway.spec.canonical import canonical_bytes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.vault.logins import LoginKey
 from leaseway.wire import bounds
+from leaseway.wire.advice import LOGIN_PAGE
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.timing.backoff import AWAIT_LOGIN, REQUEST_REFUSED_TOKEN, REQUEST_TOKEN
@@ -579,7 +580,7 @@ class _Grant:
         if error.needs_login and self._links is not None:
             url = self._links.url_for(self._wanted)
             if url:  # it lets whoever has it log in, so it is in no message
-                fault.metadata = {**fault.metadata, "url": url}
+                fault.metadata = {**fault.metadata, LOGIN_PAGE: url}
         fault.retry_delay = None if error.is_lasting or error.needs_login else delay
         token = self._token
         if token is not None and (refused or self._now() >= token.expires_at):

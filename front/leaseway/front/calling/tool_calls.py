@@ -146,7 +146,7 @@ class ToolCalls:
                 await approvals.ask_user(self._client, self._decisions, request.listener, error)
                 result = await self._relay(request, place, tool, params.name, arguments)
         except LeasewayError as error:
-            correctable = error_result(error)
+            correctable = error_result(error, tool)
             if correctable is None:
                 raise
             if place.is_new and place.session is not None:

@@ -22,11 +22,13 @@ from leaseway.sdk import (
     LeasewayError,
     LoginRequired,
     ServerError,
+    Tool,
     ToolNotFound,
 )
 from leaseway.wire.advice import Reader, advice_for
 from leaseway.wire.clients.mcp_client import CAPABILITIES
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.messages.mcp import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -276,11 +278,21 @@ def _is_missing_resource(error: LeasewayError, converted: JsonRpcError, uri: str
     )
 
 
-def error_result(error: LeasewayError) -> bytes | None:
-    """Return a tool result with `isError` for an error that a model can correct, else None."""
-    if not isinstance(error, InvalidArguments):
-        return None
-    return tool_error(str(error))
+def error_result(error: LeasewayError, tool: Tool | None) -> bytes | None:
+    """Return a tool result with `isError` for an error that a model can correct, else None.
+
+    One that has only to tell its person where to log in is the answer of the tool for that: many
+    clients show models nothing but results.
+    """
+    if isinstance(error, InvalidArguments):
+        return tool_error(str(error))
+    if isinstance(error, LoginRequired) and error.url and _is_login(tool):
+        return tool_error(f"{error}{advice_for(Reader.MODEL, error.metadata)}")
+    return None
+
+
+def _is_login(tool: Tool | None) -> bool:
+    return tool is not None and tool.server_id == ADMIN_TOOLSET and tool.original_name == LOGIN_TOOL
 
 
 def tool_error(text: str) -> bytes:
