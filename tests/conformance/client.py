@@ -25,12 +25,17 @@ from tests.e2e.forking import fork_leaseway
 from tests.e2e.system import System
 from tests.vaults import QUICK_VAULTS
 
-from leaseway.sdk import AsyncClient, LeasewayError, LoginRequired
+from leaseway.sdk import AsyncClient, LeasewayError, LoginRequired, Tool
 
 CALLER = Path(__file__).with_name("caller.py")
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}, "valid_tool": {"region": "us-west1"}}
 METADATA = "https://conformance-test.local/client-metadata.json"
 """The client metadata document that the suite knows."""
+
+
+async def _own_tools(client: AsyncClient) -> dict[str, Tool]:
+    """Return the suite's tools by name."""
+    return {tool.name: tool for tool in await client.list_tools() if tool.server_id == "suite"}
 
 
 @dataclass
@@ -127,9 +132,9 @@ class Scenario:
         if any(problem.reason == "LOGIN_REQUIRED" for problem in problems) and await self._log_in():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BOUND / 4):
-                    while not (await client.list_tools()):
+                    while not await _own_tools(client):
                         await asyncio.sleep(0.1)
-        tools = {tool.name: tool for tool in await client.list_tools()}
+        tools = await _own_tools(client)
         arguments: dict[str, Any] = dict(ARGUMENTS)
         if focal := tools.get("json_schema_2020_12_tool"):
             arguments["json_schema_echo"] = {"schema": focal.input_schema}  # the suite compares it

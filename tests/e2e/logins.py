@@ -16,7 +16,7 @@ from tests.conftest import BOUND
 from tests.data_plane.oauth.authority import answer_pages, consent
 from tests.data_plane.oauth.guarded import Guarded
 from tests.e2e.forking import fork_leaseway
-from tests.e2e.system import System
+from tests.e2e.system import System, eventually
 from tests.vaults import QUICK_VAULTS
 
 from leaseway.sdk import (
@@ -45,7 +45,10 @@ def vault_of(folder: Path) -> dict[str, str]:
 async def log_in(
     system: System, environment: Mapping[str, str], tenant: str, person: str, user: str = ""
 ) -> None:
-    """Log a tenant or a user in by `leaseway login`, as a person with a browser would."""
+    """Log a tenant or a user in by `leaseway login`, as a person with a browser would.
+
+    Then the server is listed, so that its names are known also to who has not logged in.
+    """
     subject = ("--tenant", tenant, *(("--user", user) if user else ()))
     words = ("login", "whoami", *subject, "--no-browser", "--config", str(system.config))
     process = await fork_leaseway(words, {**os.environ, **environment}, None)
@@ -59,6 +62,12 @@ async def log_in(
     assert status == 0, lines
     whom = f"The user {user} of the tenant {tenant}" if user else f"The tenant {tenant}"
     assert lines[-1] == f"leaseway: {whom} is logged in to the server whoami."
+    async with AsyncClient(system.address) as client:
+        await eventually(lambda: is_up(client))
+
+
+async def is_up(client: AsyncClient) -> bool:
+    return all(server.state.is_up for server in await client.servers())
 
 
 async def open_link(pages: aiohttp.ClientSession, link: str) -> str:

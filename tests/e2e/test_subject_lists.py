@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.oauth.guarded import TOOL, Guarded
+from tests.e2e.logins import is_up
 from tests.e2e.mcp_front import JSON, front
 from tests.e2e.system import System, eventually, running
 
@@ -168,6 +169,7 @@ async def test_who_has_not_logged_in_sees_only_a_login_and_a_logout_takes_the_li
     async with office_of(tmp_path) as (system, client, _, logins):
         logins.add("alice", "anna")
         await eventually(lambda: sees(client, "anna", "shared", "of_alice"))
+        await eventually(lambda: is_up(client))
         assert await names(client, "bob") == set(), "mcp_login is not of this server"
         with pytest.raises(LoginRequired):
             await client.session("b", user="bob").call_tool("office_shared", timeout=BOUND)

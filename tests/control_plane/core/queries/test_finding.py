@@ -235,7 +235,7 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
     answer(state, worker, FAILED)
     denied = find_resource(state, "default", "x:y", START)
     assert isinstance(denied, Denial)
-    assert denied.message.endswith("Servers that have not started may have it: a.")
+    assert denied.message.endswith("not started, or need a login, may have it: a.")
 
 
 def test_of_servers_that_have_not_started_those_in_the_name_are_named_first() -> None:

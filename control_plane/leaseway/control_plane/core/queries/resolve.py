@@ -307,7 +307,8 @@ def _not_found(
     failed = [
         server_id
         for server_id, key in state.servers.variants_of(tenant).items()
-        if key in state.servers.failures and server_id not in listed
+        if key in state.servers.failures
+        and (server_id not in listed or listed[server_id].awaits_login)
     ]
     if failed and (is_uri or split_qualified(name) is None):
         # A prefix of the name is likely a server's id.
@@ -315,5 +316,5 @@ def _not_found(
         likely += [server_id for server_id in failed if server_id not in name]
         more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
         named = f"{', '.join(likely[:_NAMED])}{more}"
-        message += f" Servers that have not started may have it: {named}."
+        message += f" Servers that have not started, or need a login, may have it: {named}."
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, kind.listed_by))
