@@ -126,6 +126,12 @@ def test_an_empty_success_says_where_to_go_on() -> None:
         ([("link", '<https://api.w.org/>; rel="https://api.w.org/"')], ""),
         ([("link", "<" * 60_000)], ""),
         ([("allow", "GET")], ""),
+        (
+            [("content-disposition", 'attachment; filename="May.csv"')],
+            'Content-Disposition: attachment; filename="May.csv"',
+        ),
+        ([("content-disposition", "inline;filename=f.txt")], ""),
+        ([("content-disposition", "attachment")], ""),
     ],
 )
 def test_how_to_go_on_stands_beside_the_text(headers: list[tuple[str, str]], told: str) -> None:

@@ -45,6 +45,8 @@ _NEXT_PAGE: Final = re.compile(
     r"""<[^<>]*>[^<]*?;\s*rel\s*=\s*(?:"[^"]*\bnext\b|next\b)""", re.IGNORECASE
 )
 """The link to the next page (RFC 8288), without what follows its relation."""
+_DOWNLOAD: Final = re.compile(r"\s*attachment\s*;.*\bfilename\b", re.IGNORECASE)
+"""A `Content-Disposition` with a name. Some frameworks call every response `inline`, with any."""
 _GZIP: Final = b"\x1f\x8b"
 _UTF8: Final = ("utf-8", "utf8")
 
@@ -174,7 +176,7 @@ def _head(response: HttpResponse, told: Iterable[str]) -> str:
 
 
 def _onward(response: HttpResponse, told: Iterable[str]) -> list[str]:
-    """Return the headers that say how to go on, also to the next page."""
+    """Return the headers that say how to go on, also to the next page, or what a file is named."""
     lines = _lines(response, (*_ONWARD, *told))
     if "link" in response.headers:
         links = (value for name, value in response.headers.items() if name.lower() == "link")
@@ -182,6 +184,8 @@ def _onward(response: HttpResponse, told: Iterable[str]) -> list[str]:
         if found is not None:
             target = found[0].partition(">")[0]
             lines.append(_line("link", f'{target}>; rel="next"'))
+    if _DOWNLOAD.match(response.header("content-disposition")):
+        lines += _lines(response, ["content-disposition"])
     return lines
 
 
