@@ -147,6 +147,15 @@ async def test_the_issuer_of_a_redirect_is_compared_character_by_character(
         assert f"write issuer: {said} in auth" in str(caught.value)
 
 
+async def test_a_code_of_base64_that_nobody_has_encoded_is_redeemed_as_it_was(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    begun = await in_thread(begin_login, wanted_of(guarded, Client("me")), store, CONSOLE)
+    answer = query_of(f"{CONSOLE}?state={begun.state}&code=pla+nted/co+de==")
+    await in_thread(finish_login, begun, answer, store)
+    assert guarded.granted[-1]["code"] == "pla+nted/co+de=="
+
+
 async def test_a_login_is_not_written_while_a_worker_renews_the_previous_one(
     guarded: Guarded, store: LoginStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

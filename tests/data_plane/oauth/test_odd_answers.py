@@ -15,6 +15,7 @@ from tests.data_plane.oauth.guarded import Guarded
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
+from leaseway.data_plane.oauth.metadata import is_same_issuer
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import RESOURCE, SERVER, SealedTokens
@@ -173,6 +174,21 @@ async def test_metadata_of_something_else_are_refused(
     with pytest.raises(AuthorizationError, match=words):
         await obtained(guarded)
     assert not guarded.granted
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        ("https://a.example/t", True),
+        ("https://A.example:443/t/", True),
+        ("https://a.example:8443/t", False),
+        ("https://a.example/T", False),
+        ("http://a.example/t", False),
+        ("https://[::1", False),
+    ],
+)
+def test_the_port_of_its_scheme_makes_no_other_issuer(other: str, is_same: bool) -> None:
+    assert is_same_issuer("https://a.example/t", other) is is_same
 
 
 @pytest.mark.parametrize("first", ["http://127.0.0.1:1", "{base}/gone", "http://169.254.169.254"])

@@ -234,9 +234,17 @@ def is_same_issuer(one: str, other: str) -> bool:
     """Return whether two texts name one issuer.
 
     Its metadata are at the same addresses with and without a slash at its end (RFC 8414, section
-    3.1), so that nobody else can answer for it; many servers and issuers do not write the same.
+    3.1) or the port of its scheme, so that nobody else can answer for it; many servers and issuers
+    do not write the same.
     """
-    return one.removesuffix("/") == other.removesuffix("/")
+    return one == other or _place_of_issuer(one) == _place_of_issuer(other)
+
+
+def _place_of_issuer(issuer: str) -> str:
+    from yarl import URL
+
+    place = str(URL(issuer)) if is_web_address(issuer) else issuer
+    return place.removesuffix("/")
 
 
 def _check_resource(url: str, protected: Mapping[str, Any]) -> None:

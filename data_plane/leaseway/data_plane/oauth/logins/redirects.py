@@ -218,7 +218,7 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
             f"the authorization server answered with {code}{f': {words}' if words else ''}",
             code=code,
         )
-    code = answer.get("code", "")
+    code = answer.get("code", "").replace(" ", "+")  # of Base64, by a server that encodes nothing
     if not code or len(code) > MAX_CODE:
         raise AuthorizationError("the redirect has no code")
     return code
