@@ -79,6 +79,7 @@ async def test_a_lifetime_is_read_or_counts_as_not_told(
         (json.dumps({**TOKEN, "scope": ["a", "b"]}).encode(), "application/json", 200),
         (json.dumps({**TOKEN, "scope": {"a": 1}}).encode(), "application/json", 200),
         (json.dumps({**TOKEN, "refresh_token": 7}).encode(), "application/json", 200),
+        (json.dumps({"ok": True, "authed_user": TOKEN}).encode(), "application/json", 200),
         (b"\xef\xbb\xbf" + json.dumps(TOKEN).encode(), "application/json;charset=utf-8", 200),
         (json.dumps(TOKEN).encode(), "application/json", 201),
         (
@@ -87,7 +88,7 @@ async def test_a_lifetime_is_read_or_counts_as_not_told(
             200,
         ),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 async def test_a_token_is_found_in_an_answer_that_is_not_as_the_standard_says(
     guarded: Guarded, body: bytes, kind: str, status: int
@@ -129,6 +130,8 @@ async def test_an_answer_without_a_token_is_an_error_in_words(
     ("protected", "metadata"),
     [
         ({"authorization_servers": ["{base}/"]}, {}),
+        ({"authorization_servers": ["{base}/.well-known/oauth-authorization-server"]}, {}),
+        ({"authorization_servers": ["{base}/.well-known/openid-configuration"]}, {}),
         ({}, {"issuer": "{base}/"}),
         ({"authorization_servers": None}, {}),
         ({"authorization_servers": "{base}"}, {}),
@@ -181,6 +184,9 @@ async def test_metadata_of_something_else_are_refused(
     [
         ("https://a.example/t", True),
         ("https://A.example:443/t/", True),
+        ("https://a.example/.well-known/oauth-authorization-server/t", True),
+        ("https://a.example/t/.well-known/openid-configuration", True),
+        ("https://a.example/t/.well-known/other", False),
         ("https://a.example:8443/t", False),
         ("https://a.example/T", False),
         ("http://a.example/t", False),
@@ -258,6 +264,40 @@ async def test_metadata_of_another_issuer_beside_an_outage_are_no_lasting_error(
         with pytest.raises(AuthorizationError, match="503") as caught:
             await obtained(guarded)
         assert not caught.value.is_lasting
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "oauth-authorization-server/sandbox/mcp",
+        "oauth-authorization-server",
+        "openid-configuration",
+    ],
+)
+async def test_a_server_without_metadata_may_have_its_authorization_server_beside_others(
+    place: str, guarded: Guarded
+) -> None:
+    app = web.Application()
+
+    async def answer(request: web.Request) -> web.Response:
+        if "protected-resource" in request.path:
+            return web.Response(status=404)
+        if request.path == f"/.well-known/{place}":
+            return web.json_response({"token_endpoint": f"{guarded.base}/token"})
+        if "sandbox" in place:  # of the others
+            return web.json_response({"token_endpoint": f"{guarded.base}/gone"})
+        return web.json_response({"error": "not found"})
+
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/sandbox/mcp"
+        wanted = Wanted("api", url, Auth("client_credentials"), Client("me", "word"))
+        assert (await in_thread(SealedTokens(None), wanted, USUAL)).access_token
     finally:
         await runner.cleanup()
 

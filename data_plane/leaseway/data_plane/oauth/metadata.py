@@ -5,6 +5,7 @@ The order of the addresses, and how resources are compared, is the MCP package's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,9 @@ from leaseway.wire.timing.retry_after import retry_delay
 
 _CLIENT_DOCUMENTS: Final = "client_id_metadata_document_supported"
 _BELOW_PATH: Final = "/.well-known/oauth-authorization-server"
+_PLACE: Final = re.compile(
+    r"(https?://.+)/\.well-known/(?:oauth-authorization-server|openid-configuration)(/.*)?"
+)
 _MAX_ISSUERS: Final = 3
 """Authorization servers of one server that are tried."""
 
@@ -234,8 +238,8 @@ def is_same_issuer(one: str, other: str) -> bool:
     """Return whether two texts name one issuer.
 
     Its metadata are at the same addresses with and without a slash at its end (RFC 8414, section
-    3.1) or the port of its scheme, so that nobody else can answer for it; many servers and issuers
-    do not write the same.
+    3.1) or the port of its scheme, and some servers name that address instead, so that nobody else
+    can answer for it; many servers and issuers do not write the same.
     """
     return one == other or _place_of_issuer(one) == _place_of_issuer(other)
 
@@ -243,8 +247,8 @@ def is_same_issuer(one: str, other: str) -> bool:
 def _place_of_issuer(issuer: str) -> str:
     from yarl import URL
 
-    place = str(URL(issuer)) if is_web_address(issuer) else issuer
-    return place.removesuffix("/")
+    issuer = _without_place(issuer)
+    return (str(URL(issuer)) if is_web_address(issuer) else issuer).removesuffix("/")
 
 
 def _check_resource(url: str, protected: Mapping[str, Any]) -> None:
@@ -260,6 +264,11 @@ def _check_resource(url: str, protected: Mapping[str, Any]) -> None:
 
 def _is_of(issuer: str, document: Mapping[str, Any]) -> bool:
     return not issuer or is_same_issuer(text_in(document, "issuer"), issuer)
+
+
+def _describes(issuer: str, document: Mapping[str, Any]) -> bool:
+    """Return whether a document is the metadata of an issuer, not what any address answers with."""
+    return _is_of(issuer, document) and bool(text_in(document, "token_endpoint"))
 
 
 def _is_about(url: str, protected: Mapping[str, Any]) -> bool:
@@ -324,15 +333,21 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         AuthorizationError: There is none, or it is of another issuer.
     """
     from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
+    from yarl import URL
 
-    places = build_oauth_authorization_server_metadata_discovery_urls(issuer or None, url)
+    issuer = _without_place(issuer)
     if issuer:  # below its path, where it is the only part of its host that it can serve
+        places = build_oauth_authorization_server_metadata_discovery_urls(issuer, url)
         places.append(f"{issuer.removesuffix('/')}{_BELOW_PATH}")
+    else:  # a host may have several servers, each with an authorization server of its own
+        own = build_oauth_authorization_server_metadata_discovery_urls(url, url)
+        origin = str(URL(url).origin())
+        places = [own[0], *build_oauth_authorization_server_metadata_discovery_urls(origin, url)]
     document = _first_document(
         web,
         dict.fromkeys(places),
         allows_pages=not issuer,
-        is_right=partial(_is_of, issuer),
+        is_right=partial(_describes, issuer),
     )
     if document is None:
         if issuer:
@@ -351,6 +366,12 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
             is_lasting=True,
         )
     return _server(document, found, issuer or url)
+
+
+def _without_place(issuer: str) -> str:
+    """Return an issuer that is named by the address of its metadata, which some servers do."""
+    found = _PLACE.fullmatch(issuer)
+    return issuer if found is None else f"{found[1]}{found[2] or ''}"
 
 
 def _server(document: Mapping[str, Any], issuer: str, needed_of: str = "") -> AuthorizationServer:

@@ -404,6 +404,9 @@ def _decoded(server: AuthorizationServer, response: Response) -> dict[str, Any]:
     place = place_of(server.token_endpoint)
     answer = document_of(response) or {}
     token = answer.get("access_token")
+    of_user = answer.get("authed_user")  # Slack's, if a person's scopes alone were requested
+    if token is None and isinstance(of_user, dict):
+        answer, token = of_user, of_user.get("access_token")
     if token is None and text_in(answer, "error"):  # some servers refuse with the status of success
         raise refusal(server, response)
     if not isinstance(token, str):
