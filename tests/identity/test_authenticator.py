@@ -144,9 +144,15 @@ async def test_a_token_needs_one_of_several_audiences(tmp_path: Path, clock: Clo
     path.write_text(IDENTITY.replace('"leaseway"', '["leaseway", "https://mcp.example/mcp"]'))
     auth = Authenticator(identity=path, now=clock, clock=clock)
     served = "https://mcp.example/mcp/files"  # one server's address at the front
-    for audience in ("leaseway", "https://mcp.example/mcp", ["other", served], served):
+    exact = ("leaseway", "https://mcp.example/mcp", ["other", served], served)
+    for audience in (
+        *exact,
+        "https://mcp.example/mcp/",
+        f"{served}/",
+        "https://mcp.example/mcp/mcp",
+    ):
         assert (await auth.principal(f"Bearer {token(key, aud=audience)}")).tenant == "acme"
-    others = ("https://mcp.example", f"{served}/b", "https://mcp.example/mcp2", "leaseway/b")
+    others = ("https://mcp.example", f"{served}/b", "https://mcp.example/mcp2", "leaseway/")
     for audience in ("other", ["other"], [], *others):
         said = await refused(auth, token(key, aud=audience))
         assert "'leaseway' or 'https://mcp.example/mcp'" in said

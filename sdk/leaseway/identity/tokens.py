@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ _OTHERS: Final = "client "
 _SUBJECTS: Final = {"sub": "", "client_id": _OTHERS, "azp": _OTHERS}
 """The claims that say whose a token is, the first one that it has, and what precedes their text."""
 _MAX_SHOWN: Final = 128
-_FRONT: Final = "/mcp"
+_OF_FRONT: Final = re.compile("(.*?/mcp)(?:/[^/]+)?/?")
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,10 @@ class Issuer:
         A front has an address for each server, `…/mcp/SERVER`, for which clients request tokens
         there. It needs no audience of its own beside `…/mcp`.
         """
-        named = aud if isinstance(aud, list) else [aud]
         return any(
             text in self.audience
-            or ((front := text.rpartition("/")[0]).endswith(_FRONT) and front in self.audience)
-            for text in named
+            or ((front := _OF_FRONT.fullmatch(text)) is not None and front[1] in self.audience)
+            for text in (aud if isinstance(aud, list) else [aud])
             if isinstance(text, str)
         )
 

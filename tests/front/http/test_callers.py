@@ -127,7 +127,7 @@ async def test_with_issuers_a_client_finds_the_protected_resource_metadata(
     build: Any = FakeFront
     callers = Callers(build, "none", "mcp", None, Authenticator(identity=identity))
     async with served(callers, public_url) as url, aiohttp.ClientSession() as http:
-        for path in ("/mcp", "/mcp/files"):
+        for path in ("/mcp", "/mcp/files", "/mcp/", "/mcp/files/"):
             async with http.post(f"{url}{path}", json={}) as answer:
                 assert answer.status == 401
                 challenge = answer.headers["WWW-Authenticate"]

@@ -182,7 +182,8 @@ class HttpServer:
 
     def _metadata(self, http: web.BaseRequest) -> web.Response:
         """Return the protected resource metadata, which names the authorization servers."""
-        path = http.path.removeprefix(_METADATA).rstrip("/") or "/mcp"
+        path = http.path.removeprefix(_METADATA)
+        path = "/mcp" if path in ("", "/") else path  # a slash at its end is part of the resource
         if path != "/mcp" and not path.startswith("/mcp/"):
             raise HttpError(404, "MCP is at /mcp, and at /mcp/SERVER for one server.")
         metadata = {
@@ -197,7 +198,7 @@ class HttpServer:
         return web.json_response(metadata, headers={"Access-Control-Allow-Origin": "*"})
 
     def _metadata_url(self, http: web.BaseRequest) -> str:
-        path = http.path.rstrip("/").replace('"', "")
+        path = http.path.replace('"', "")
         return f"{self._base_url(http)}{_METADATA}{path}"
 
     def _base_url(self, http: web.BaseRequest) -> str:
