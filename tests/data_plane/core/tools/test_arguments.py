@@ -71,6 +71,14 @@ def test_a_required_property_with_a_default_may_be_omitted(
     assert schema == before
 
 
+def test_a_choice_of_nothing_which_no_client_is_listed_excludes_no_value() -> None:
+    choice = {"type": "string", "enum": []}
+    lists = {"type": "array", "items": choice}
+    check = ArgumentCheck({"properties": {"project": choice, "all": lists}})
+    assert check.accepts({"project": "a", "all": ["b"]})
+    assert not check.accepts({"project": 1})
+
+
 def test_a_value_for_a_property_with_a_default_is_checked() -> None:
     assert [path for path, _ in ArgumentCheck(NAMED).violations({"name": "a", "kind": 1})] == [
         "$.kind"

@@ -39,7 +39,7 @@ class ArgumentCheck(SchemaCheck):
     __slots__ = ()
 
     def _checked(self, schema: Any) -> Any:
-        return _with_defaults_optional(schema)
+        return _loosened(schema)
 
 
 class LazyArgumentCheck:
@@ -72,25 +72,28 @@ class LazyArgumentCheck:
         return self.check
 
 
-def _with_defaults_optional(schema: Any) -> Any:
-    """Return a copy of a schema in which no property with a `default` is required.
+def _loosened(schema: Any) -> Any:
+    """Return a copy of a schema that admits what its server does.
 
-    Servers that generate their schemas from types list such properties as required, but accept
-    calls without them.
+    No property with a `default` is required: servers that generate their schemas from types list
+    such properties as required, but accept calls without them. An empty `enum` admits any value:
+    servers write it that had nothing to choose from when they listed the tool.
     """
     if not isinstance(schema, dict):
         return schema
     loosened = dict(schema)
+    if schema.get("enum") == []:
+        del loosened["enum"]
     properties = schema.get("properties")
     if isinstance(properties, dict):
         loosened["properties"] = {
-            name: _with_defaults_optional(declared) for name, declared in properties.items()
+            name: _loosened(declared) for name, declared in properties.items()
         }
         required = schema.get("required")
         if isinstance(required, list):
             loosened["required"] = [name for name in required if not _has_default(properties, name)]
     if "items" in schema:
-        loosened["items"] = _with_defaults_optional(schema["items"])
+        loosened["items"] = _loosened(schema["items"])
     return loosened
 
 
