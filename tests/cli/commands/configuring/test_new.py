@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +54,17 @@ def test_an_existing_file_is_replaced_only_with_force(run: Run, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["test_weather.py"]
     assert run("new", "server", "weather", "-C", str(tmp_path), "--force").exit_code == 0
     assert mine.read_text() != "mine"
+
+
+def test_a_full_disk_is_told_with_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    done = run("new", "server", "weather", "-C", str(tmp_path))
+    assert f"Can't write {tmp_path / 'weather.py'}: No space left on device." in done.stderr
 
 
 @pytest.mark.parametrize("name", ["1st", "class", "a b", "../up", "", "ä", "a.b"])

@@ -137,12 +137,13 @@ def server(name: str, folder: Path, force: bool) -> None:
     for path in files:
         if path.exists() and not force:
             raise CliFailure(f"{path} already exists; choose another name, or use --force.", FAILED)
+    path = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CliFailure(f"Can't write {error.filename}: {error.strerror}.") from None
+        raise CliFailure(f"Can't write {error.filename or path}: {error.strerror}.") from None
     say(_CONFIGURATION.format(**words), nl=False)
     paths = " and ".join(str(path) for path in files)
     say(
