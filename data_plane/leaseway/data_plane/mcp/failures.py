@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Final
 
@@ -11,6 +12,13 @@ from leaseway.wire.errors import Fault, Reason
 
 ENGINE_STATUS: Final = 125
 """Exit status of a container engine's client if the engine itself could not run the container."""
+
+_NEEDS_OLDER_MCP: Final = re.compile(
+    r"AttributeError: 'Server' object has no attribute '(list_|call_tool|get_prompt|read_resource)"
+    r"|ImportError: cannot import name .* from 'mcp[.']"
+    r"|ModuleNotFoundError: No module named 'mcp\."
+)
+"""How a Python server ends that was written for version 1 of the official package, on version 2."""
 
 
 def not_started(server: str, problem: str, text: str) -> Fault:
@@ -44,7 +52,10 @@ def server_lost(
     if not last_words:
         return Fault(Reason.SERVER_LOST, f"{text}.", metadata=metadata)
     metadata["stderr"] = last_words
-    return Fault(Reason.SERVER_LOST, f"{text}; it wrote last: {cause}", metadata=metadata)
+    text = f"{text}; it wrote last: {cause}"
+    if _NEEDS_OLDER_MCP.match(cause):
+        text += " (It seems to need version 1 of the package mcp: uvx --with 'mcp<2' PACKAGE)"
+    return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 
 def command_fault(server: str, program: str, error: OSError) -> Fault:
