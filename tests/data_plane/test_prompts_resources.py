@@ -102,6 +102,28 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
     assert "OFFERS_NOT_LISTED" not in reasons
 
 
+async def test_a_lease_of_a_removed_server_brings_no_warning(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    await read(bench.caller(), "note://a", session="s1")
+    (live,) = bench.servers.live
+    listed = asyncio.Event()
+
+    async def list_in_vain(
+        timeout: float, recorded: ListedPromptsResources
+    ) -> ListedPromptsResources:
+        listed.set()
+        return ListedPromptsResources(gaps=("prompts/list failed: no disk.",))
+
+    live.list_prompts_resources = list_in_vain
+    (generation,) = bench.worker.pool.current_generations
+    generation.drain()
+    live.change_tools(bench.servers.tools)
+    async with asyncio.timeout(BOUND):
+        await listed.wait()
+    await bench.until(lambda: not bench.worker.sync._prober._relisting)
+    assert not bench.worker.pool.context.reports.problems.open
+
+
 async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
     twice = "It lists tools more than once, the first counts: 'k'."
     bench.servers.prompts_resources = ListedPromptsResources((GREET,), skipped=(twice,))

@@ -199,6 +199,16 @@ async def test_a_schema_that_does_not_compile_is_a_warning_and_its_calls_pass(
     assert (await bench.caller().call("time", arguments=b'{"anything": 1}')).payload
 
 
+async def test_warnings_about_a_server_end_when_it_is_removed(bench: Bench) -> None:
+    bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":{"$ref":"http://x.test/s"}}'}
+    await bench.serve("time")
+    await bench.plane.expect_report(lambda report: report.problems)
+    await bench.push(removals=[key_to_proto(VariantKey("time"))])
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert [problem.reason for problem in report.cleared] == ["SCHEMA_NOT_COMPILED"]
+    assert not bench.worker.pool.context.reports.problems.open
+
+
 async def test_a_failing_server_is_a_problem_until_it_starts(bench: Bench) -> None:
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "not yet")] * 5000
     await bench.serve("time", instances=InstancePolicy(restart=Backoff(0.02, 0.02)))

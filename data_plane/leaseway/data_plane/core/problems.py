@@ -5,6 +5,7 @@ See design.md#vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -106,6 +107,13 @@ class ProblemBook:
             return False
         self._clear(problem.identity)
         return True
+
+    def clear_of(self, keys: Collection[VariantKey]) -> bool:
+        """Clear all problems of some variants; return whether there were any."""
+        found = [identity for identity in self._open if identity[1] in keys]
+        for identity in found:
+            self._clear(identity)
+        return bool(found)
 
     def _clear(self, identity: _Identity) -> None:
         self._cleared[identity] = self._open.pop(identity)

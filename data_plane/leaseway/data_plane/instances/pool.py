@@ -340,6 +340,9 @@ class Pool:
         for variant in changes.removed:
             self._drain(self._current.pop(variant.key, None))
             self._close_probe_instance(variant.key)
+        if changes.removed:
+            removed = {variant.key for variant in changes.removed}
+            self.context.reports.clear_problems_of(removed)
         for variant in changes.launched:
             self._launch(variant)
         for variant in changes.exposed:

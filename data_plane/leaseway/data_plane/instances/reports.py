@@ -77,6 +77,11 @@ class Reports:
         if self.problems.clear(problem):
             self._changed.set()
 
+    def clear_problems_of(self, keys: Collection[VariantKey]) -> None:
+        """Clear what has been found about variants, which are removed."""
+        if self.problems.clear_of(keys):
+            self._changed.set()
+
     def set_problem(self, problem: WorkerProblem, is_open: bool) -> None:
         """Report a problem if it is open, else clear it."""
         if is_open:

@@ -223,6 +223,8 @@ class Prober:
         )
         if listed.gaps and not live.is_ready:
             return  # the listing failed because the instance ended, maybe with its lease
+        if isinstance(live.owner, Generation) and live.owner.draining:
+            return  # nothing would clear the warnings
         key, worker = live.spec.key, self._context.worker_id
         self._context.reports.set_problem(
             WorkerProblem(
