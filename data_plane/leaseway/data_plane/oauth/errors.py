@@ -52,6 +52,11 @@ class AuthorizationError(Exception):
         self.has_ended = has_ended
         self.retry_delay = retry_delay
 
+    @property
+    def lacks_login(self) -> bool:
+        """Whether a person has yet to log in, or to grant more."""
+        return self.needs_login and not self.has_ended
+
 
 class UnexplainedRefusalError(AuthorizationError):
     """A request was refused, and nothing says why."""

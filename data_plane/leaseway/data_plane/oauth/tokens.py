@@ -586,7 +586,7 @@ class _Grant:
         if token is not None and (refused or self._now() >= token.expires_at):
             self._token = None
         _logger.info("%s", fault.message)
-        if error.is_of_caller:
+        if error.is_of_caller or (self._wanted.user and error.lacks_login):
             return  # nobody but the caller can change that, and the caller is told
         for listener in tuple(self.listeners):
             listener.report(fault)

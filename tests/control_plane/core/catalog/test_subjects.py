@@ -138,6 +138,8 @@ def test_the_first_user_is_offered_a_login_and_then_sees_his_own_listing() -> No
     assert seen(state, "anna") == {"mcp_login"}
     assert seen(state) == seen(state, sees_all=True) == set()
     assert variant_status(state, MAIL).state is ServerState.NEEDS_LOGIN
+    load(state, mail())
+    assert [entry.problem.reason for entry in state.problems.open()] == ["LOGIN_REQUIRED"]
     tell(state, ANNA, listing("of_anna"))
     assert seen(state, "anna") == {"x_of_anna"}
     assert seen(state, "bob") == {"mcp_login"}

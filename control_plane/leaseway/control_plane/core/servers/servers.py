@@ -184,7 +184,7 @@ class Servers:
             good = self.last_known_good.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
                 if good.awaits_login:
-                    self._set_good(key, (await_login(spec), ()), now)
+                    self._await_login(spec)
                     self._probe(spec, trace)
                 else:
                     self._renew_exposure(good, spec, now)
@@ -420,6 +420,13 @@ class Servers:
         self.problems.replace(f"exposure:{key}", problems, now.unix)
         self._close_problem(key, now)
 
+    def _await_login(self, spec: ServerSpec) -> None:
+        """Serve a server to which nobody has logged in; that stays a problem."""
+        good = await_login(spec)
+        self.changed = self.changed or good != self.last_known_good.get(spec.key)
+        self.last_known_good[spec.key] = good
+        self._touch(spec.key)
+
     def _verify(
         self, job: ProbeJob, claim: Claim, outcome: ServerListing | Problem, now: Moment
     ) -> None:
@@ -476,7 +483,8 @@ class Servers:
         key = job.spec.key
         if problem.reason == Reason.LOGIN_REQUIRED and job.spec.part.auth.logs_in:
             # Callers are offered a login, also in place of what was served before a change.
-            self._set_good(key, (await_login(job.spec), ()), now)
+            self._await_login(job.spec)
+            self.problems.replace(f"exposure:{key}", (), now.unix)  # it had another listing
             problem = _first_login(job.spec, problem)
         if key in self._of_tenants.withheld(self.last_known_good):
             message = (
