@@ -155,6 +155,7 @@ async def test_a_resource_says_which_tools_callers_do_not_get(running: Running) 
     async with worker(running.address) as w1:
         await w1.serve("echo")
         await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
         table = running.plane.state.problems
         table.report(clash, now=1.0)
         table.report(replace(clash, message="It's slow.", worker_id=w1.id), now=2.0)
