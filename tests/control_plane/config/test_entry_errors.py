@@ -238,6 +238,10 @@ HTTP_ERRORS: list[tuple[str, str, str, str]] = [
     ("url: http://a, headers: {▸Mcp-Session-Id: x}", "headers.Mcp-Session-Id", "BAD_VALUE",
      ("'Mcp-Session-Id' under 'servers.s.headers' is set by Leaseway itself; use the key"
      " 'sessionId'.")),
+    ("url: http://a, headers: {▸mcp-name: x}", "headers.mcp-name", "BAD_VALUE",
+     "'mcp-name' under 'servers.s.headers' is set by Leaseway itself."),
+    ("url: http://a, headers: {▸Mcp-Param-Region: x}", "headers.Mcp-Param-Region", "BAD_VALUE",
+     "'Mcp-Param-Region' under 'servers.s.headers' is set by Leaseway itself."),
     ('url: http://a, headers: {A: ▸"x\\r\\nB: y"}', "headers.A", "BAD_VALUE",
      "'servers.s.headers.A' contains a line break, which no header may."),
     ("url: http://a, sessionId: ▸'a b'", "sessionId", "BAD_VALUE",

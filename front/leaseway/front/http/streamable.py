@@ -74,7 +74,7 @@ from leaseway.front.sessions.ended import EndedSessions
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.table import SessionTable, TooManySessions
 from leaseway.wire.bounds import MAX_META
-from leaseway.wire.clients.mcp_headers import VERSION_HEADER
+from leaseway.wire.clients.mcp_headers import SESSION_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import (
     DEFAULT_SESSION_RULES,
     HANDSHAKE_VERSIONS,
@@ -89,7 +89,6 @@ HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 _REQUEST_ID: Final = web.RequestKey("request_id", bytes)
 """The id of the request in the body, for errors that end it before it is handled."""
 _LAST_EVENT: Final = "Last-Event-ID"
-_SESSION: Final = "Mcp-Session-Id"
 
 _log = logging.getLogger("leaseway.front")
 
@@ -261,7 +260,9 @@ class HttpFront:
             if head.live is not None:
                 head.live.handle_other(message)
             elif isinstance(message, Response):
-                raise JsonRpcError(INVALID_REQUEST, f"A response needs a session: {_SESSION}.")
+                raise JsonRpcError(
+                    INVALID_REQUEST, f"A response needs a session: {SESSION_HEADER}."
+                )
             return refused(message) if isinstance(message, Refusal) else web.Response(status=202)
         sender, reply = reply_to(http, streams)
         handling = asyncio.create_task(self._handle_legacy(head, reply, message))
@@ -279,7 +280,7 @@ class HttpFront:
             carried=carried_in(http.headers, self._sessions, live, handle, cookie),
             live=live,
             media=media,
-            has_session=_SESSION in http.headers,
+            has_session=SESSION_HEADER in http.headers,
             version=version_in(http.headers),
             open_stream=None if live is None else partial(self._resumable.open, live),
         )
@@ -378,7 +379,7 @@ class HttpFront:
         live.declared = await self._methods.declaring.declared(scope, media)
         result = initialize_result(version, instructions, self._control_plane, live.declared)
         response = json_response(result_message(message.id, result))
-        response.headers[_SESSION] = live.id
+        response.headers[SESSION_HEADER] = live.id
         if self._uses_cookies:
             response.headers["Set-Cookie"] = cookie.header(live.id)
         return response
@@ -551,7 +552,7 @@ class HttpFront:
         """Return the session of a request that needs one; raises `HttpError`."""
         live = await self._protocol_session(http, scope, await self._cookie(http, scope))
         if live is None:
-            message = f"{_SESSION} is missing: {http.method} is about one session."
+            message = f"{SESSION_HEADER} is missing: {http.method} is about one session."
             raise HttpError(405, message, {"Allow": "POST"})
         return live
 
@@ -568,7 +569,7 @@ class HttpFront:
         if version is not None and version not in HANDSHAKE_VERSIONS:
             check_version(version)
             raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")
-        session_id = http.headers.get(_SESSION)
+        session_id = http.headers.get(SESSION_HEADER)
         if session_id is None:
             return cookie.live
         return await self._session(

@@ -1,4 +1,4 @@
-"""HTTP headers that repeat what the body of a modern MCP request says (MCP, Transports). Pure.
+"""The HTTP headers of MCP, most of which repeat what a request's body says (MCP, Transports). Pure.
 
 Proxies route by them without reading bodies, so both must say the same: the worker writes them, and
 the front compares them. `Mcp-Method` and `Mcp-Name` repeat what is called; `Mcp-Param-*` repeat
@@ -18,6 +18,7 @@ from typing import Any, Final
 from leaseway.wire.messages.json_schema import CONDITIONS, LISTS, MAPS, MEMBERS
 
 VERSION_HEADER: Final = "MCP-Protocol-Version"
+SESSION_HEADER: Final = "Mcp-Session-Id"
 METHOD_HEADER: Final = "mcp-method"
 NAME_HEADER: Final = "mcp-name"
 NAME_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -27,6 +28,9 @@ NAME_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
 
 _ANNOTATION: Final = "x-mcp-header"
 _PREFIX: Final = "Mcp-Param-"
+_WRITTEN: Final = frozenset(
+    {VERSION_HEADER.lower(), SESSION_HEADER.lower(), METHOD_HEADER, NAME_HEADER}
+)
 _TYPES: Final = ("string", "integer", "boolean")
 """Types that may have the annotation. Numbers may not: languages write them differently."""
 _SINGLE: Final = frozenset({*CONDITIONS, *MEMBERS, "items", "contentSchema"})
@@ -38,6 +42,11 @@ _is_decimal: Final = re.compile(r"(-?[0-9]+)(\.0+)?").fullmatch
 
 Path = tuple[str, ...]
 """The names of properties from the root of a schema, or of arguments, to one of them."""
+
+
+def is_mcp_header(name: str) -> bool:
+    """Return whether clients write a header by what they send, so that nobody can configure it."""
+    return name.lower() in _WRITTEN or name.lower().startswith(_PREFIX.lower())
 
 
 @dataclass(frozen=True, slots=True)

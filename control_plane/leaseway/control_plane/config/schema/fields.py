@@ -32,6 +32,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, TableEntry
 from leaseway.spec.kinds.table import part_type
 from leaseway.spec.lease_names import PRIVATE, depth_of_names
 from leaseway.spec.references import Value
+from leaseway.wire.clients.mcp_headers import SESSION_HEADER, is_mcp_header
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 
 MAX_ARGUMENTS: Final = 1_000
@@ -51,9 +52,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _VARIABLE_RULE: Final = "letters, digits and '_', no digit first"
 _LABEL: Final = re.compile(rf"[A-Za-z0-9._/-]{{1,{MAX_LABEL}}}")
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
-_RESERVED_HEADERS: Final = frozenset(
-    {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
-)
+_RESERVED_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _PATH: Final = text(longest=MAX_COMMAND, empty=False)
 
 
@@ -228,8 +227,8 @@ def _header_fault(name: str) -> str | None:
     lower = name.lower()
     if not HEADER_NAME.fullmatch(name):
         return "is not the name of a header: write letters, digits and '-'"
-    if lower in _RESERVED_HEADERS:
-        advice = "; use the key 'sessionId'" if lower == "mcp-session-id" else ""
+    if lower in _RESERVED_HEADERS or is_mcp_header(name):
+        advice = "; use the key 'sessionId'" if lower == SESSION_HEADER.lower() else ""
         return f"is set by Leaseway itself{advice}"
     return None
 

@@ -60,6 +60,7 @@ from leaseway.data_plane.oauth.web import (
 from leaseway.spec.auth import Auth
 from leaseway.vault.clients import RegisteredClient
 from leaseway.vault.logins import Login, LoginStore
+from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 
 _CODE_LIFETIME: Final = 600.0
@@ -88,7 +89,7 @@ _DISCOVER: Final = {
         }
     },
 }
-_MODERN: Final = {"MCP-Protocol-Version": MODERN_VERSIONS[-1], "Mcp-Method": "server/discover"}
+_MODERN: Final = {VERSION_HEADER: MODERN_VERSIONS[-1], METHOD_HEADER: "server/discover"}
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds that a person has for a login."""
 

@@ -23,10 +23,10 @@ from leaseway.data_plane.kinds.remote.http.errors import (
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
+from leaseway.wire.clients.mcp_headers import SESSION_HEADER
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
-SESSION_ID: Final = "mcp-session-id"
 _ACCEPT: Final = "application/json, text/event-stream"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _MAX_REDIRECTS: Final = 4
@@ -97,7 +97,7 @@ class HttpEndpoint:
         sent = CIMultiDict(self._headers)
         sent["accept"] = _ACCEPT if method == "POST" else "text/event-stream"
         if self.session_id:
-            sent[SESSION_ID] = self.session_id
+            sent[SESSION_HEADER] = self.session_id
         sent.update(headers)
         authorization = self.outgoing.authorization
         if authorization is None:

@@ -19,7 +19,6 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.kinds.remote.http.endpoint import (
-    SESSION_ID,
     HttpEndpoint,
     SessionForgotten,
 )
@@ -41,6 +40,7 @@ from leaseway.data_plane.mcp.protocol.messages.reading import (
     read_repaired,
     response_key,
 )
+from leaseway.wire.clients.mcp_headers import SESSION_HEADER
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import REOPEN, STEADY_STREAM, Backoff
 from leaseway.wire.timing.retry_after import retry_delay
@@ -384,8 +384,8 @@ class ResponseReader:
         if response.status >= 400:
             await self._read_error(posted, response, era)
             return
-        if posted.opens_session and SESSION_ID in response.headers:
-            self._endpoint.open_session(response.headers[SESSION_ID])
+        if posted.opens_session and SESSION_HEADER in response.headers:
+            self._endpoint.open_session(response.headers[SESSION_HEADER])
         if response.content_type == "text/event-stream":
             resumable = not era.modern
             await self._events.read(posted.key, response, posted.headers, resumable=resumable)

@@ -28,6 +28,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     http_status,
 )
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
+from leaseway.wire.clients.mcp_headers import VERSION_HEADER
 from leaseway.wire.messages.mcp import ROOTS, SERVER_CAPABILITIES, ServerCapability
 
 _logger = logging.getLogger(__name__)
@@ -241,7 +242,7 @@ def build_era(version: str, *, has_roots: bool = False, introduces_clients: bool
         has_roots: Whether we answer roots requests ourselves, whatever callers answer.
         introduces_clients: Whether the server learns the names of the MCP clients that call it.
     """
-    headers = {"mcp-protocol-version": version}
+    headers = {VERSION_HEADER: version}
     if version not in MODERN_PROTOCOL_VERSIONS:
         return Era(version, headers=headers)
     always = frozenset({ROOTS}) if has_roots else NO_ANSWERS
