@@ -102,6 +102,17 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
     assert "OFFERS_NOT_LISTED" not in reasons
 
 
+async def test_warnings_about_lists_end_with_a_launch_that_another_worker_has_probed(
+    bench: Bench,
+) -> None:
+    bench.servers.prompts_resources = ListedPromptsResources(gaps=("resources/list failed.",))
+    await bench.probe(bench.spec("notes"))
+    problems = bench.worker.pool.context.reports.problems
+    assert [problem.reason for problem in problems.open] == ["OFFERS_NOT_LISTED"]
+    await bench.push(bench.upsert(bench.spec("notes", args=("mended",))))
+    assert not problems.open
+
+
 async def test_a_lease_of_a_removed_server_brings_no_warning(bench: Bench) -> None:
     await serve(bench, shared=False)
     await read(bench.caller(), "note://a", session="s1")
