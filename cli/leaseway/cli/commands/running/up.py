@@ -380,7 +380,8 @@ class _Up:
             ) from None
         self._environment.update(otlp_environment(collector.endpoint, token))
         say(
-            f"leaseway: Spans are written to {path}. To add the spans of your own process, set "
+            f"leaseway: Spans are written to {path}. To add the spans of your own process, run it "
+            "under opentelemetry-instrument, or set up OpenTelemetry in it, with "
             f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint} "
             f"OTEL_EXPORTER_OTLP_HEADERS={SPAN_HEADER}={token}",
             err=True,
