@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Mapping
@@ -370,6 +371,29 @@ async def test_a_secret_that_is_not_accepted_is_sent_in_the_other_way_once(
     with pytest.raises(AuthorizationError, match="invalid_client"):
         await obtained(guarded)
     assert len(guarded.clients) == 5
+
+
+async def test_a_way_that_is_refused_is_not_remembered_and_hides_no_other_refusal(
+    guarded: Guarded,
+) -> None:
+    async def as_keycloak(form: Mapping[str, str]) -> web.Response:
+        named = base64.b64decode(str(guarded.clients[-1]).removeprefix("Basic ")).decode()
+        if named != "me:a%2Bb":
+            said = {"error": "unauthorized_client", "error_description": "Invalid client"}
+            return web.json_response(said, status=401)
+        return web.json_response(first, status=400)
+
+    wanted = Wanted("api", f"{guarded.base}/mcp", Auth("client_credentials"), Client("me", "a+b"))
+    guarded.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_basic"]}
+    guarded.answer = as_keycloak
+    for code in ("invalid_request", "invalid_client"):
+        first = {"error": code, "error_description": "No proof"}
+        with pytest.raises(AuthorizationError, match=f"{code}: No proof"):
+            await in_thread(SealedTokens(None), wanted, USUAL)
+    guarded.answer = None
+    assert (await in_thread(SealedTokens(None), wanted, USUAL)).access_token
+    assert guarded.clients[-1] == f"Basic {base64.b64encode(b'me:a%2Bb').decode()}"
+    assert len(guarded.clients) == 4
 
 
 @pytest.mark.parametrize(

@@ -234,25 +234,27 @@ def post(
             nonce = given  # once: it has just been issued
         elif method == _BASIC and "client_id" in error.args[0]:
             failure, method = failure or error, _BASIC_WITH_ID
-        elif others and _may_be_of_way(error, response):
+        elif others and _may_be_of_way(error, response, others[-1]):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
             failure, method = error, others.pop()
-        elif failure is None or _may_be_of_way(error, response):
+        elif failure is None or _may_be_of_way(error, response) or method == _BASIC_AS_IT_IS:
             raise failure or error
         else:
-            if error.is_lasting:  # of the request: the client was accepted
+            if error.is_lasting and error.code not in OF_CLIENT:  # of the request: it was accepted
                 _remember(endpoint, client, method)
             raise error
 
 
-def _may_be_of_way(error: AuthorizationError, response: Response) -> bool:
+def _may_be_of_way(error: AuthorizationError, response: Response, other: str = "") -> bool:
     """Return whether a refusal may be about the way in which a client authenticates.
 
     An authorization server that looks for the client in the form only finds none in a header: some
-    call that an invalid request, or say nothing but 401.
+    call that an invalid request, or say nothing but 401. One that found none is not helped by
+    another encoding (`other`).
     """
     unsaid = response.status == HTTPStatus.UNAUTHORIZED and not error.code
-    return unsaid or error.code in (INVALID_CLIENT, "invalid_request")
+    is_unseen = error.code == "invalid_request" and other != _BASIC_AS_IT_IS
+    return unsaid or is_unseen or error.code == INVALID_CLIENT
 
 
 def is_success(response: Response) -> bool:
