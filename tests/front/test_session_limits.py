@@ -159,6 +159,22 @@ async def test_a_session_for_one_call_ends_when_its_client_has_a_newer_one(
             stream.close()
 
 
+async def test_a_session_is_kept_whose_client_goes_on_in_conversations(
+    fake: FakeLeaseway, quick: None
+) -> None:
+    chat = {"openai/session": "conversation-1"}
+    async with front(fake) as url, host(url) as client, asyncio.timeout(BOUND):
+        session = await client.initialize()
+        await client.count(session)
+        await client.count(session, chat)
+        for _ in range(2):
+            await client.count(await client.initialize())
+        while len(fake.leases) > 3:  # the first of the two has ended
+            await asyncio.sleep(0.02)
+        assert (await client.count(session, chat))[1] == 2
+        assert (await client.count(session))[1] == 2
+
+
 async def test_a_conversation_that_made_room_is_told_once(fake: FakeLeaseway) -> None:
     async with front(fake, limits=SessionLimits(1)) as url, host(url) as client:
         one, other = ({**MODERN, "openai/session": name} for name in ("one", "other"))

@@ -94,14 +94,15 @@ class SessionLimits:
     def is_superseded(self, live: LiveSession) -> bool:
         """Return whether a session was opened for one call and its client has a newer one.
 
-        One whose client listens on a stream, or that a host names, is still in use.
+        One whose client listens on a stream, or names conversations, or that a host names, is
+        still in use.
         """
         held = self._held.get(_client_of(live))
         if live.waits_until > time.monotonic():
             return False  # its client answers its server
         if live.calls != 1 or live.is_busy or live.is_derived or held is None:
             return False
-        if live.streams or (live.outlet is not None and live.outlet.streams):
+        if live.is_outlet or live.streams or (live.outlet is not None and live.outlet.streams):
             return False
         grace = _HANDLE_GRACE if live.is_handle else _GRACE
         newest = next(reversed(held.sessions), None)

@@ -279,6 +279,11 @@ class LiveSession:
             conversation.outlet = self
             self._conversations.add(conversation)
 
+    @property
+    def is_outlet(self) -> bool:
+        """Whether its client makes calls of other sessions, such as of its conversations."""
+        return any(live.outlet is self for live in self._conversations)
+
     def _leasing(self) -> list[AsyncSession]:
         others = [live.sdk for live in self._conversations if live.outlet is self]
         return [self.sdk, *others]
