@@ -164,7 +164,7 @@ async def cut(request, begin=b": hello\n\n", content_type="text/event-stream"):
 async def trickle(request, content_type):
     response = web.StreamResponse(headers={"Content-Type": content_type})
     await response.prepare(request)
-    await drip(request.transport, b"1\r\n")
+    await drip(request.transport, b"ffffff\r\n")  # one chunk, which does not end
     return response
 
 

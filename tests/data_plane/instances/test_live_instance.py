@@ -28,10 +28,11 @@ async def put_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
 
 
 async def test_an_idle_shared_instance_ends_and_the_next_call_starts_another(
-    bench: Bench,
+    put_forward: Callable[[float], None], bench: Bench
 ) -> None:
-    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.05))
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=1000.0))
     first = await bench.until_ready(1)
+    put_forward(1000.0)
     report = await bench.plane.expect_report(
         lambda report: [instance.state for instance in report.instances] == ["idle"]
     )
@@ -138,11 +139,14 @@ async def test_no_call_fails_while_old_instances_are_replaced(bench: Bench) -> N
     await bench.until(lambda: len(bench.servers.live) <= 2)
 
 
-async def test_an_old_instance_keeps_serving_if_its_replacement_fails(bench: Bench) -> None:
-    policy = InstancePolicy(max_age=0.05, restart=Backoff(0.01, 0.01))
+async def test_an_old_instance_keeps_serving_if_its_replacement_fails(
+    put_forward: Callable[[float], None], bench: Bench
+) -> None:
+    policy = InstancePolicy(max_age=1000.0, restart=Backoff(0.01, 0.01))
     await bench.serve("time", instances=policy)
     first = await bench.until_ready(1)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")] * 100_000
+    put_forward(1000.0)
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].message == "no licence"
     await bench.until(
