@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 from tests.conftest import BOUND
 from tests.data_plane.oauth.authority import Resource, answer_pages, browser, provider
-from tests.e2e.logins import Person, entry, is_answered, open_link, vault_of
+from tests.e2e.logins import Person, entry, open_link, vault_of
 from tests.e2e.mcp_front import front, stdio, text_of
 from tests.e2e.system import eventually, running
 
@@ -75,33 +75,36 @@ async def test_the_first_user_of_an_ai_client_logs_in_and_hears_of_the_tools(
             assert text_of(result) == "alice"
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "leased"])
 async def test_users_log_in_first_by_the_sdk_also_after_a_restart(
-    start: Callable[..., Any],
+    start: Callable[..., Any], shared: bool
 ) -> None:
-    async with start("user", shared=True) as (system, _), browser() as pages:
+    async with start("user", shared=shared) as (system, _), browser() as pages:
+
+        async def accept(params: Mapping[str, Any]) -> dict[str, str]:
+            address = await open_link(pages, params["url"])
+            assert "You are logged in" in await answer_pages(pages, address, "alice")
+            return {"action": "accept"}
+
         async with AsyncClient(system.address, user="anna") as anna:
-            await first_link(anna)
+            assert await lists(anna, "mcp_login")
+            for name, arguments in (("whoami:whoami", {}), ("mcp_login", LOGIN)):
+                with pytest.raises(LoginRequired) as needed:
+                    await anna.session("a").call_tool(name, arguments, timeout=BOUND)
+                assert needed.value.url.startswith(f"{system.console}login/")
             assert not [problem for problem in await anna.problems() if "anna" in problem.message]
             await system.control_plane.end()
             await system.start_control_plane()
             await eventually(lambda: lists(anna, "mcp_login"))
-            address = await open_link(pages, await first_link(anna))
-            assert "You are logged in" in await answer_pages(pages, address, "alice")
+            result = await anna.session("a").call_tool(
+                "whoami:whoami", timeout=BOUND, on_elicitation=accept
+            )
+            assert result.text == "alice"
             await eventually(lambda: lists(anna, "whoami"))
-            assert await is_answered(anna)
         async with AsyncClient(system.address, user="bob") as bob:
-            await first_link(bob)
-
-
-async def first_link(client: AsyncClient) -> str:
-    """Return the link of the login that a user is offered."""
-    assert await lists(client, "mcp_login")
-    with pytest.raises(LoginRequired):
-        await client.call_tool("whoami:whoami", timeout=BOUND)
-    with pytest.raises(LoginRequired) as needed:
-        await client.call_tool("mcp_login", LOGIN, timeout=BOUND)
-    return needed.value.url
+            assert await lists(bob, "mcp_login")
 
 
 async def lists(client: AsyncClient, *names: str) -> bool:
-    return {tool.name for tool in await client.list_tools()} == {*names}
+    found = {tool.name for tool in await client.list_tools()}
+    return found - {"mcp_release"} == {*names}

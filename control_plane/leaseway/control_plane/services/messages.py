@@ -323,9 +323,10 @@ def resolved(
         call_timeout=duration(served.spec.call_timeout),
     )
     if isinstance(outcome, NamedTarget) and outcome.kind is TOOLS:
-        recorded = served.listing.by_name[outcome.item.original]
-        hints = call_hints(recorded.definition)
-        answer.idempotent, answer.read_only = hints.idempotent, hints.read_only
+        recorded = served.listing.by_name.get(outcome.item.original)
+        if recorded is not None:  # None before a login without which nothing is listed
+            hints = call_hints(recorded.definition)
+            answer.idempotent, answer.read_only = hints.idempotent, hints.read_only
     else:
         answer.read_only = True  # getting a prompt or reading a resource changes nothing
     return answer

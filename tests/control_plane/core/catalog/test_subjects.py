@@ -152,12 +152,17 @@ def test_the_first_user_is_offered_a_login_and_then_sees_his_own_listing() -> No
     assert not state.problems.open()
 
 
-def test_a_name_of_a_server_that_nobody_has_logged_in_to_needs_a_login() -> None:
+def test_a_name_of_a_server_without_a_login_is_left_to_the_worker_which_asks_for_one() -> None:
     state, _ = awaiting(mail())
-    denied = find_name(state, "acme", "mail:send", START, reader=Reader("acme", user="anna"))
-    assert isinstance(denied, Denial)
-    assert denied.reason == "LOGIN_REQUIRED"
-    assert "mcp_login" in denied.message
+    for reader in (Reader("acme", user="anna"), Reader("acme", sees_all=True)):
+        found = find_name(state, "acme", "mail:send", START, reader=reader)
+        assert isinstance(found, NamedTarget)
+        assert (found.served.key, found.item.original) == (MAIL, "send")
+        assert isinstance(find_name(state, "acme", "send", START, reader=reader), Denial)
+    tell(state, ANNA, listing("of_anna"))
+    assert isinstance(
+        find_name(state, "acme", "mail:send", START, reader=Reader("acme", user="anna")), Denial
+    )
 
 
 def test_who_does_not_see_a_server_is_offered_no_first_login() -> None:

@@ -12,6 +12,7 @@ from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, ItemKind
 from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
 from leaseway.control_plane.core.catalog.subjects import Reader
+from leaseway.control_plane.core.catalog.variants import ExposedName
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
@@ -24,7 +25,7 @@ from leaseway.spec.exposed_names import exposed_name
 from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import split_qualified
 from leaseway.wire.text.suggestions import alike
 
@@ -95,16 +96,21 @@ def _find_for(
     So a call of a known name is told by the worker that a login comes first.
     """
     found = find(state.view(reader))
-    if not isinstance(found, Denial):
+    if not isinstance(found, Denial) and not _is_guess(found):
         return found
     base = state.visible.view(reader.tenant)
     unlisted = {served.key.server_id for served, _ in state.subjects.unlisted(base, reader)}
     if not unlisted:
         return found
     stand_in = find(base)
-    if isinstance(stand_in, PendingServers | Denial):
+    if isinstance(stand_in, PendingServers | Denial) or _is_guess(stand_in):
         return found
     return stand_in if stand_in.served.key.server_id in unlisted else found
+
+
+def _is_guess(found: object) -> bool:
+    """Return whether a name was found only because its server is not listed before a login."""
+    return isinstance(found, NamedTarget) and found.served.awaits_login
 
 
 def _find_name(
@@ -264,15 +270,9 @@ def _find_qualified(
     target = view.qualified(server_id, original, kind)
     if target is not None:
         return target
-    if served.awaits_login:  # it may have the name
-        call = f'{LOGIN_TOOL}({{"serverId": "{server_id}"}})'
-        message = (
-            f"Server '{server_id}' lists what it has once the person whom it acts for has logged"
-            f" in: call {call} of {ADMIN_TOOLSET}."
-        )
-        metadata = {"server": server_id, "tenant": tenant}
-        return Denial(Reason.LOGIN_REQUIRED, message, metadata=metadata)
     qualified = f"{server_id}:{original}"
+    if served.awaits_login:  # the worker asks for the login, and knows then whether it has the name
+        return NamedTarget(served, ExposedName(original, qualified), kind)
     known = [f"{server_id}:{item.original}" for item in served.names(kind)]
     return _not_found(state, tenant, qualified, known, kind)
 
