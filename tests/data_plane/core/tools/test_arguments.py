@@ -74,8 +74,9 @@ def test_a_required_property_with_a_default_may_be_omitted(
 def test_a_choice_of_nothing_which_no_client_is_listed_excludes_no_value() -> None:
     choice = {"type": "string", "enum": []}
     lists = {"type": "array", "items": choice}
-    check = ArgumentCheck({"properties": {"project": choice, "all": lists}})
-    assert check.accepts({"project": "a", "all": ["b"]})
+    optional = {"anyOf": [choice, {"type": "null"}]}
+    check = ArgumentCheck({"properties": {"project": choice, "all": lists, "other": optional}})
+    assert check.accepts({"project": "a", "all": ["b"], "other": "c"})
     assert not check.accepts({"project": 1})
 
 

@@ -24,6 +24,9 @@ _SMALL_DOCUMENT: Final = 8 * bounds.KIB
 _decode_small = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_large = msgspec.json.Decoder(dict[str, Any], float_hook=_finite).decode
 """For large documents: msgspec itself takes 40 times as long for numbers such as 1e300."""
+_MEMBERS: Final = ("items", "additionalProperties")
+_BRANCHES: Final = ("anyOf", "allOf")
+"""Not `oneOf`: a branch that admits more can make two fit, so that none is accepted."""
 
 
 class ArgumentCheck(SchemaCheck):
@@ -92,8 +95,12 @@ def _loosened(schema: Any) -> Any:
         required = schema.get("required")
         if isinstance(required, list):
             loosened["required"] = [name for name in required if not _has_default(properties, name)]
-    if "items" in schema:
-        loosened["items"] = _loosened(schema["items"])
+    for name in _MEMBERS:
+        if name in schema:
+            loosened[name] = _loosened(schema[name])
+    for name in _BRANCHES:
+        if isinstance(schema.get(name), list):
+            loosened[name] = [_loosened(branch) for branch in schema[name]]
     return loosened
 
 
