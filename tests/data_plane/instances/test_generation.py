@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.spec.codec import key_to_proto
@@ -206,6 +207,30 @@ async def test_warnings_about_a_server_end_when_it_is_removed(bench: Bench) -> N
     await bench.push(removals=[key_to_proto(VariantKey("time"))])
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert [problem.reason for problem in report.cleared] == ["SCHEMA_NOT_COMPILED"]
+    assert not bench.worker.pool.context.reports.problems.open
+
+
+async def test_a_listing_that_fails_after_its_server_was_removed_is_no_problem(
+    bench: Bench,
+) -> None:
+    spec = await bench.serve("time")
+    await bench.until_ready(1)
+    (server,) = bench.servers.live
+    asked, removed = asyncio.Event(), asyncio.Event()
+
+    async def fail_late() -> None:
+        asked.set()
+        await removed.wait()
+        raise Fault(Reason.SERVER_LOST, "It has ended.")
+
+    server.relist = fail_late
+    (live,) = bench.worker.pool.find(spec.key).instances
+    await bench.push(bench.upsert(spec, tools={**ECHO, "other": OTHER}))
+    async with asyncio.timeout(BOUND):
+        await asked.wait()
+    await bench.push(removals=[key_to_proto(spec.key)])
+    removed.set()
+    await bench.until(lambda: not live.suspect)
     assert not bench.worker.pool.context.reports.problems.open
 
 

@@ -493,7 +493,7 @@ class Generation(InstanceOwner):
         for live in self.instances:
             if not live.lease_id:
                 self.instances.retire(live)
-        self.problems.clear_all()
+        self.problems.end()
         predecessor = self.pop_predecessor()
         if predecessor is not None:
             predecessor.drain()

@@ -36,6 +36,7 @@ class ServerProblems:
         self._worker_id = worker_id
         self._reports = reports
         self._open: set[str] = set()
+        self._has_ended = False
         self._until_start: set[str] = set()
         self._until_stable: set[str] = set()
         self._crashes = CrashHistory()
@@ -51,6 +52,8 @@ class ServerProblems:
         self, reason: str, message: str, severity: Severity = "error", advice: str = ""
     ) -> None:
         """Report a problem, which stays open until it is cleared."""
+        if self._has_ended:
+            return
         self._open.add(reason)
         self._reports.report_problem(
             WorkerProblem(
@@ -65,6 +68,8 @@ class ServerProblems:
 
     def report_fault(self, fault: Fault) -> None:
         """Report a fault, which stays open until an instance starts."""
+        if self._has_ended:
+            return
         of_user = fault.metadata.get("login") == "missing" or fault.metadata.get("whose")
         if self._key.user and of_user:
             return  # nobody but the user can change that, and the caller is told
@@ -115,7 +120,9 @@ class ServerProblems:
                 self._open.discard(reason)
                 self._reports.clear_problem(WorkerProblem("server", reason, "", self._key))
 
-    def clear_all(self) -> None:
+    def end(self) -> None:
+        """Clear all problems, and report no more: nothing would clear them."""
+        self._has_ended = True
         self._stable.clear()
         self._until_stable.clear()
         self.clear(*tuple(self._open))
