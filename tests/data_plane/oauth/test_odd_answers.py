@@ -417,6 +417,39 @@ async def test_what_is_refused_in_the_other_way_is_said_and_not_that_the_first_w
     assert [bool(header) for header in guarded.clients] == [True, False, *again]
 
 
+async def test_what_is_refused_of_a_secret_as_it_is_is_said_too(guarded: Guarded) -> None:
+    plain = f"Basic {base64.b64encode(b'me:a+b').decode()}"
+
+    async def answer(_form: Mapping[str, str]) -> web.Response:
+        code = "invalid_grant" if guarded.clients[-1] == plain else "invalid_client"
+        return web.json_response({"error": code}, status=400)
+
+    wanted = Wanted("api", f"{guarded.base}/mcp", Auth("client_credentials"), Client("me", "a+b"))
+    guarded.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_basic"]}
+    guarded.answer = answer
+    for _ in range(2):
+        with pytest.raises(AuthorizationError) as caught:
+            await in_thread(SealedTokens(None), wanted, USUAL)
+        assert caught.value.code == "invalid_grant"
+    assert len(guarded.clients) == 3
+
+
+async def test_an_encoded_secret_comes_before_one_as_it_is_where_the_form_is_refused(
+    guarded: Guarded,
+) -> None:
+    async def only_encoded(form: Mapping[str, str]) -> web.Response:
+        if form.get("client_secret"):
+            return web.json_response({"error": "invalid_request"}, status=400)
+        return guarded.grant(form)
+
+    client = Client("me", "a+b", auth_method="client_secret_post")
+    wanted = Wanted("api", f"{guarded.base}/mcp", Auth("client_credentials"), client)
+    guarded.metadata = {"token_endpoint_auth_methods_supported": None}
+    guarded.answer = only_encoded
+    assert (await in_thread(SealedTokens(None), wanted, USUAL)).access_token
+    assert guarded.clients == [None, f"Basic {base64.b64encode(b'me:a%2Bb').decode()}"]
+
+
 async def test_more_parameters_are_sent_and_replace_none_of_the_protocol(guarded: Guarded) -> None:
     parameters = {"audience": "https://api", "grant_type": "password", "empty": ""}
     await obtained(guarded, Auth("client_credentials", parameters=parameters))

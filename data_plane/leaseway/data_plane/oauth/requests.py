@@ -234,11 +234,13 @@ def post(
             nonce = given  # once: it has just been issued
         elif method == _BASIC and "client_id" in error.args[0]:
             failure, method = failure or error, _BASIC_WITH_ID
-        elif others and _may_be_of_way(error, response, others[-1]):
+        elif others and _may_be_of_way(error, response, others[0]):
             # Nothing of the form was looked at, so that a code or a refresh token is not spent.
-            failure, method = error, others.pop()
-        elif failure is None or _may_be_of_way(error, response) or method == _BASIC_AS_IT_IS:
+            failure, method = error, others.pop(0)
+        elif failure is None or _may_be_of_way(error, response):
             raise failure or error
+        elif method == _BASIC_AS_IT_IS and error.code in OF_CLIENT:
+            raise failure  # it has decoded the secret, and so read another one
         else:
             if error.is_lasting and error.code not in OF_CLIENT:  # of the request: it was accepted
                 _remember(endpoint, client, method)
@@ -287,7 +289,7 @@ def _ways(server: AuthorizationServer, endpoint: str, client: Client) -> Sequenc
     likeliest = (accepted, client.auth_method)
     known = [way for way in likeliest if way in (*_OF_SECRETS, *_LIKE_BASIC)]
     if _BASIC in offered and _encoded(client) != f"{client.id}:{client.secret}":
-        offered.insert(1, _BASIC_AS_IT_IS)  # the last one: `post` takes them from the end
+        offered.append(_BASIC_AS_IT_IS)
     ways = dict.fromkeys((*known, *offered))
     if _BASIC_WITH_ID in ways:
         ways.pop(_BASIC, None)
