@@ -177,6 +177,10 @@ def test_a_tenants_own_variant_waits_for_its_login_and_gets_no_other_tenants_lis
     own = replace(common, key=VariantKey("mail", "acme"), tools=NameFilter(whitelist=("own",)))
     state, worker = awaiting(common, own)
     assert set(state.view(Reader("beta")).tools) == seen(state) == {"mcp_login"}
+    denied = find_name(state, "acme", "mail:own", START, reader=Reader("acme"))
+    assert isinstance(denied, Denial), "a worker would not know the name"
+    assert denied.reason == "LOGIN_REQUIRED"
+    assert "mcp_login" in denied.message
     state.servers.probes.retry_now(MAIL, START.mono)
     state.tick(START)
     run(state, [worker])

@@ -230,7 +230,7 @@ class SubjectListings:
         without_login = [
             server_id
             for server_id in base.of_people
-            if server_id not in subjects and _awaits_tenant(base.servers[server_id])
+            if server_id not in subjects and base.servers[server_id].awaits_tenant
         ]
         if not subjects and not without_login:
             return base
@@ -318,12 +318,6 @@ def can_log_in(served: Served, subject: Subject) -> bool:
     """Return whether a server lists for a subject once somebody has logged in for it."""
     auth = served.spec.part.auth
     return auth.logs_in and bool(subject.user or auth.subject == "tenant")
-
-
-def _awaits_tenant(served: Served) -> bool:
-    """Return whether a tenant's own variant, which is listed for it alone, waits for its login."""
-    is_own = bool(served.key.tenant) and served.spec.part.auth.subject == "tenant"
-    return is_own and served.awaits_login
 
 
 def _listed_as(

@@ -124,6 +124,12 @@ class Served:
         """Whether nothing could be listed yet, for want of a first login."""
         return _awaits_login(self.spec, self.listing)
 
+    @property
+    def awaits_tenant(self) -> bool:
+        """Whether a tenant's own variant, which is listed for it alone, waits for its login."""
+        is_own = bool(self.key.tenant) and self.spec.part.auth.subject == "tenant"
+        return is_own and self.awaits_login
+
     @cached_property
     def callable_tools(self) -> tuple[ExposedName, ...]:
         return tuple(tool for tool in self.exposed if not tool.skipped)

@@ -25,7 +25,7 @@ from leaseway.spec.exposed_names import exposed_name
 from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
-from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, LOGIN_TOOL
 from leaseway.wire.names import split_qualified
 from leaseway.wire.text.suggestions import alike
 
@@ -270,6 +270,13 @@ def _find_qualified(
     target = view.qualified(server_id, original, kind)
     if target is not None:
         return target
+    if served.awaits_tenant:  # no worker lists it in the middle of a call
+        message = (
+            f"Server '{server_id}' lists what it has once tenant '{tenant}' has logged in: call"
+            f' {LOGIN_TOOL}({{"serverId": "{server_id}"}}) of {ADMIN_TOOLSET}.'
+        )
+        metadata = {"server": server_id, "tenant": tenant}
+        return Denial(Reason.LOGIN_REQUIRED, message, metadata=metadata)
     qualified = f"{server_id}:{original}"
     if served.awaits_login:  # the worker asks for the login, and knows then whether it has the name
         return NamedTarget(served, ExposedName(original, qualified), kind)
