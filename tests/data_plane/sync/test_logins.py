@@ -17,6 +17,7 @@ from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.spec.auth import Auth
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.vault.key import VaultPlace
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL
 from leaseway.wire.status import fault_from_status
@@ -117,6 +118,20 @@ async def test_before_the_first_login_a_server_starts_for_who_calls_it_and_no_na
         opened = len(bench.servers.opened)
         await bench.push(bench.upsert(spec))
         await bench.until(lambda: len(bench.servers.opened) > opened)
+
+
+async def test_a_call_waits_for_a_first_login_as_long_as_its_server_lets_calls_take() -> None:
+    async with worker_bench() as bench:
+        auth = Auth("authorization_code", "tenant")
+        waiting = bench.upsert(bench.spec("mail", auth=auth, call_timeout=0.6), tools={})
+        waiting.toolset.protocol_version = ""
+        await bench.push(waiting)
+        bench.servers.faults = [needed() for _ in range(9)]
+        caller = bench.caller()
+        async with asyncio.timeout(bounds.CALL_TIMEOUT / 2):
+            fault = await caller.refused("mail", tenant="acme", answers=[ELICIT, ELICIT_URL])
+        assert fault.reason is Reason.LOGIN_REQUIRED
+        assert any(message.asks for message in caller.frames)
 
 
 async def test_a_worker_without_the_server_of_a_login_lets_another_worker_ask_for_it() -> None:

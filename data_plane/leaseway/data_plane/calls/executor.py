@@ -302,7 +302,8 @@ class Executor:
 
     async def _wait_for_first_login(self, active: ActiveCall) -> None:
         if active.deadline is None:
-            self._expire_after(active, active.call.timeout_ms / 1000 or bounds.CALL_TIMEOUT)
+            usual = active.generation.variant.spec.call_timeout
+            self._expire_after(active, active.call.timeout_ms / 1000 or usual)
         await self._admin.connect(active.call.server_id, active)
 
     async def _wait_for_version(self, active: ActiveCall) -> None:
