@@ -20,7 +20,7 @@ from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import CREDENTIAL, LOOPBACK, SHARED_KEY, Principal, Role
 from leaseway.identity.settings import IdentityFileError, read_identity_file
-from leaseway.identity.tokens import verify_token
+from leaseway.identity.tokens import Issuer, verify_token
 from leaseway.telemetry.http_listener import refusal_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import code_of
@@ -156,6 +156,14 @@ async def test_a_token_needs_one_of_several_audiences(tmp_path: Path, clock: Clo
     for audience in ("other", ["other"], [], *others):
         said = await refused(auth, token(key, aud=audience))
         assert "'leaseway' or 'https://mcp.example/mcp'" in said
+
+
+@pytest.mark.parametrize("front", ["http://mcp/mcp", "https://a.example/mcp/mcp"])
+def test_a_front_whose_address_names_mcp_twice_has_tokens_for_all_its_addresses(front: str) -> None:
+    issuer = Issuer("https://login.example", (front,), "keys.json", tenant="acme")
+    for end in ("", "/", "/files", "/files/"):
+        assert issuer.accepts_audience(f"{front}{end}"), end
+    assert not issuer.accepts_audience(front.removesuffix("/mcp"))
 
 
 @pytest.mark.parametrize(

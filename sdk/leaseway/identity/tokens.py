@@ -13,7 +13,6 @@ import base64
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +81,7 @@ _OTHERS: Final = "client "
 _SUBJECTS: Final = {"sub": "", "client_id": _OTHERS, "azp": _OTHERS}
 """The claims that say whose a token is, the first one that it has, and what precedes their text."""
 _MAX_SHOWN: Final = 128
-_OF_FRONT: Final = re.compile("(.*?/mcp)(?:/[^/]+)?/?")
+_FRONT: Final = "/mcp"
 
 
 @dataclass(frozen=True)
@@ -130,12 +129,12 @@ class Issuer:
         A front has an address for each server, `…/mcp/SERVER`, for which clients request tokens
         there. It needs no audience of its own beside `…/mcp`.
         """
-        return any(
-            text in self.audience
-            or ((front := _OF_FRONT.fullmatch(text)) is not None and front[1] in self.audience)
-            for text in (aud if isinstance(aud, list) else [aud])
-            if isinstance(text, str)
-        )
+        named = aud if isinstance(aud, list) else [aud]
+        texts = [text for text in named if isinstance(text, str)]
+        places = [text.removesuffix("/") for text in texts]
+        fronts = (*places, *(place.rpartition("/")[0] for place in places))
+        texts += (front for front in fronts if front.endswith(_FRONT))
+        return any(text in self.audience for text in texts)
 
 
 def issuer_key(name: str) -> str:
