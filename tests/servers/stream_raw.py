@@ -190,6 +190,12 @@ class RawServer:
         if said.startswith("status "):
             status = int(said.split()[1])
             return web.Response(status=status, text="out of ink", headers={"Retry-After": "2"})
+        if said == "endless":
+            response = web.StreamResponse(status=500)
+            await response.prepare(request)
+            await response.write(b"out of ink")
+            await self.hold.wait()
+            return response
         if said == "reset":
             request.transport.abort()
             return web.Response()

@@ -14,6 +14,7 @@ from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import until
 from tests.specs import changed
 
+from leaseway.data_plane.kinds.remote.http import errors
 from leaseway.data_plane.kinds.remote.sse import SseTransport
 from leaseway.data_plane.kinds.remote.websocket import WebSocketTransport
 from leaseway.data_plane.mcp.instance import Instance
@@ -274,6 +275,16 @@ async def test_a_failed_post_fails_only_its_own_call(
     assert ("(out of ink)" in fault.message) == text.startswith("status")
     assert not other.done()
     assert await say(bench, instance, "still here") == "still here"
+
+
+async def test_a_refused_post_whose_body_does_not_end_has_its_status(
+    bench: Bench, raw: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_ERROR_TIME", 0.01)
+    instance = await bench.start(at(bench, raw, "sse"))
+    async with asyncio.timeout(BOUND):
+        fault = await fault_of(bench, instance, "endless")
+    assert "HTTP status 500" in fault.message
 
 
 @BOTH

@@ -170,7 +170,7 @@ class SseTransport(Transport):
                 return
 
     async def _post_fault(self, response: aiohttp.ClientResponse) -> Fault:
-        body = await errors.read_body(self._server, response)
+        body = await errors.read_error(self._server, response)
         fault = errors.status_fault(
             self._server, response.status, response.headers, response.url, body
         )
@@ -210,7 +210,7 @@ class SseTransport(Transport):
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400:
-            body = await errors.read_body(self._server, response)
+            body = await errors.read_error(self._server, response)
             raise errors.status_fault(
                 self._server, response.status, response.headers, response.url, body
             )
