@@ -12,6 +12,7 @@ import msgspec
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.instances.login_watcher import LoginWatcher
+from leaseway.wire.advice import LOGIN_PAGE
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ELICIT_URL
 
@@ -40,7 +41,7 @@ async def with_login(active: ActiveCall, logins: LoginWatcher, find: Find) -> No
         await _find_with_present(active, logins, find)
         return
     except Fault as fault:
-        url = fault.metadata.get("url", "")
+        url = fault.metadata.get(LOGIN_PAGE, "")
         is_asked = fault.reason is Reason.LOGIN_REQUIRED and url
         if not is_asked or ELICIT_URL not in active.call.answers:
             raise
@@ -75,7 +76,7 @@ async def with_next_login(logins: LoginWatcher, required: Fault, active: ActiveC
     active.login_changes = logins.changes
     if logins.changes != followed:  # it may be this one's login that has come
         return
-    url = required.metadata.get("url", "")
+    url = required.metadata.get(LOGIN_PAGE, "")
     if not url or ELICIT_URL not in active.call.answers:
         raise required
     changed = logins.next_change()
