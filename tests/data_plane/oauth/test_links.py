@@ -24,6 +24,7 @@ from leaseway.data_plane.oauth.requests import Client
 from leaseway.spec.auth import Auth
 from leaseway.vault.clients import ClientStore
 from leaseway.vault.logins import LoginStore
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 
 MAIL = Wanted(
@@ -122,6 +123,33 @@ async def test_who_waits_long_for_a_slow_authorization_server_is_told_so(
     finally:
         proceed.set()
         await asyncio.gather(*running)
+
+
+async def test_one_tenants_links_and_logins_displace_no_other_tenants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(wanted: Wanted, _store: object, _redirect: str) -> SimpleNamespace:
+        return SimpleNamespace(state=wanted.tenant + wanted.user, url="u", wanted=wanted)
+
+    monkeypatch.setattr(module, "begin_login", begin)
+    monkeypatch.setattr(module, "finish_login", lambda *_: None)
+    monkeypatch.setattr(module, "_MAX_BEGUN", 4)
+    monkeypatch.setattr(bounds, "MAX_OAUTH_GRANTS", 8)
+    links = LoginLinks(cast("LoginStore", object()), "w1")
+    links.record(replace(MAIL, tenant=""))
+    own = links.link(LoginSubject("mail", "acme", "anna"))
+    _, state = await links.begin(own, "r")
+    many = [links.link(LoginSubject("mail", "noisy", f"u{number}")) for number in range(12)]
+    for ticket in many[-6:]:
+        await links.begin(ticket, "r")
+    assert links.subject(own).user == "anna"
+    with pytest.raises(Fault, match="ended"):
+        links.subject(many[0])
+    assert links.subject(many[-1]).user == "u11"
+    assert await links.finish(state, {}) == LoginSubject("mail", "acme", "anna")
+    with pytest.raises(Fault, match="took too long"):
+        await links.finish("noisyu6", {})
+    assert (await links.finish("noisyu11", {})).user == "u11"
 
 
 @pytest.mark.parametrize("user", ["anna", "bob"])

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -28,8 +28,10 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
+from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 T = TypeVar("T")
+Name = TypeVar("Name", bound=Hashable)
 
 _LIFETIME: Final = 1_800.0
 """Seconds in which a link can be opened; a fault has one that lives for half of it or longer."""
@@ -64,8 +66,9 @@ class _Link:
 class LoginLinks:
     """The links of one worker, and the logins that have begun at them.
 
-    A link is for one subject and works until somebody has logged in. At its limits, the oldest link
-    or login gives way.
+    A link is for one subject and works until somebody has logged in. At its limits, what has ended
+    gives way, and then the oldest of the tenant that has most, so that none displaces those of
+    others.
 
     Args:
         store: The sealed logins, or None if the worker has no vault: then there are no links.
@@ -148,9 +151,13 @@ class LoginLinks:
         if own >= max(1, min(_MAX_STEPS, left / 2)):  # who has begun may always finish
             raise _too_many(wanted)
         begun = await self._run(wanted, partial(begin_login, wanted, store, redirect), _PATIENCE)
+        if len(self._begun) >= _MAX_BEGUN:
+            held = {
+                state: (other.wanted.login, ends) for state, (other, ends) in self._begun.items()
+            }
+            for state in self._give_way(held, wanted.login):
+                del self._begun[state]
         self._begun[begun.state] = begun, self._now() + _LOGIN_TIME
-        if len(self._begun) > _MAX_BEGUN:
-            self._begun.popitem(last=False)
         return begun.url, begun.state
 
     async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
@@ -229,12 +236,30 @@ class LoginLinks:
             return link.ticket
         if link is not None:
             del self._links[key], self._tickets[link.ticket]
+        if len(self._links) >= bounds.MAX_OAUTH_GRANTS:
+            ends = {login: (login, other.ends) for login, other in self._links.items()}
+            for login in self._give_way(ends, key):
+                del self._tickets[self._links.pop(login).ticket]
         link = _Link(secrets.token_urlsafe(24), wanted, now + _LIFETIME)
         self._links[key], self._tickets[link.ticket] = link, key
-        if len(self._links) > bounds.MAX_OAUTH_GRANTS:
-            _, oldest = self._links.popitem(last=False)
-            del self._tickets[oldest.ticket]
         return link.ticket
+
+    def _give_way(
+        self, held: Mapping[Name, tuple[LoginKey, float]], newcomer: LoginKey
+    ) -> Sequence[Name]:
+        """Return what gives way to one more entry: all that have ended, or one.
+
+        Args:
+            held: Whose each entry is, and when it ends; the oldest first.
+            newcomer: Whose the new one is.
+        """
+        ended = [name for name, (_, ends) in held.items() if ends < self._now()]
+        if ended:
+            return ended
+        holders = {name: Holder(key.tenant, key.user) for name, (key, _) in held.items()}
+        payer = who_gives_way(Counter(holders.values()), Holder(newcomer.tenant, newcomer.user))
+        of_payer = (name for name, holder in holders.items() if not payer or holder == payer.holder)
+        return [next(of_payer)]
 
 
 def _subject(wanted: Wanted) -> LoginSubject:
