@@ -129,7 +129,13 @@ class System:
 
     def write(self, servers: Mapping[str, object]) -> None:
         """Replace the configuration atomically."""
-        self.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
+        # A start that takes 30 s on a busy machine would count as the server's first try.
+        entries = {
+            name: {"startup_timeout": BOUND, **entry} if isinstance(entry, dict) else entry
+            for name, entry in servers.items()
+        }
+        config = {"version": 1, "servers": entries}
+        self.write_text(yaml.safe_dump(config))
 
     def write_text(self, text: str) -> None:
         """Replace the configuration's text."""
