@@ -198,12 +198,13 @@ async def test_users_of_a_front_list_and_call_their_own_also_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async with (
-        office_of(tmp_path) as (system, _, office, logins),
+        office_of(tmp_path) as (system, client, office, logins),
         front(system) as url,
         aiohttp.ClientSession(headers=JSON) as http,
     ):
         logins.add("alice", "anna")
         logins.add("bob", "bob")
+        await eventually(lambda: is_up(client))
         people = {"anna": "alice", "bob": "bob"}
 
         async def listed(user: str, *tools: str) -> bool:
