@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwt
-from joserfc.errors import ClaimError, ExpiredTokenError, InvalidClaimError, JoseError
+from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError
 from joserfc.jwk import JWKRegistry, Key
 
 from leaseway.identity.principal import (
@@ -544,6 +544,8 @@ async def verify_token(
             exp={"essential": True},
         )
         registry.validate(claims)
+        if not isinstance(claims.get("sub", ""), str):  # joserfc checks this from 1.8 on
+            raise InvalidClaimError("sub")
         if not issuer.accepts_audience(claims.get("aud")):
             raise InvalidClaimError("aud")
     except (JoseError, ValueError, TypeError, KeyError) as error:
@@ -563,7 +565,9 @@ def _why(error: Exception, header: Any, claims: Mapping[str, Any], issuer: Issue
         return f"none of the issuer's keys has signed it. {wanted}"
     if isinstance(error, ExpiredTokenError):
         return f"it has expired. {wanted}"
-    claim = error.claim if isinstance(error, ClaimError) else "aud"
+    claim = getattr(error, "claim", "")
+    if not claim:  # of a token that is not valid yet, joserfc names the claim from 1.6.5 on
+        claim = "nbf" if "nbf" in claims else "iat"
     value = claims.get(claim)
     if claim in ("nbf", "iat") and isinstance(value, int | float):
         return f"its '{claim}' is in the future. Correct Leaseway's clock, or the issuer's."
