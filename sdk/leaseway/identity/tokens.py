@@ -549,10 +549,9 @@ async def verify_token(
         if not issuer.accepts_audience(claims.get("aud")):
             raise InvalidClaimError("aud")
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        raise unauthenticated(
-            f"This token of {issuer.issuer} is not valid: {_why(error, header, claims, issuer)}",
-            _name(issuer, claims) if claims else "",  # its signature is right
-        ) from None
+        name = _name(issuer, claims) if claims else ""  # its signature is right
+        text = f"This token of {issuer.issuer} is not valid: {_why(error, header, claims, issuer)}"
+        raise unauthenticated(text, name) from None
     return replace(principal_from_claims(issuer, claims), token=token)
 
 
@@ -565,9 +564,7 @@ def _why(error: Exception, header: Any, claims: Mapping[str, Any], issuer: Issue
         return f"none of the issuer's keys has signed it. {wanted}"
     if isinstance(error, ExpiredTokenError):
         return f"it has expired. {wanted}"
-    claim = getattr(error, "claim", "")
-    if not claim:  # of a token that is not valid yet, joserfc names the claim from 1.6.5 on
-        claim = "nbf" if "nbf" in claims else "iat"
+    claim = getattr(error, "claim", "nbf" if "nbf" in claims else "iat")  # joserfc before 1.6.5
     value = claims.get(claim)
     if claim in ("nbf", "iat") and isinstance(value, int | float):
         return f"its '{claim}' is in the future. Correct Leaseway's clock, or the issuer's."
