@@ -6,7 +6,7 @@ Pure: workers expand them from a mapping; the control plane only checks them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,10 +48,15 @@ def with_ends(text: str) -> str:
     return text[: text.rfind("}") + 1]
 
 
-def expand(text: str, environment: Mapping[str, str]) -> str:
+def expand(text: str, environment: Mapping[str, str], kept: Container[str] = ()) -> str:
     """Return a text with its references replaced.
 
     As in a shell, the default also applies if the variable is empty.
+
+    Args:
+        text: The text.
+        environment: The variables.
+        kept: Names whose references stay if they are not set and have no default.
 
     Raises:
         UnresolvedReference: A name is not set and has no default.
@@ -64,6 +69,8 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
         try:
             return environment[name]
         except KeyError:
+            if name in kept:
+                return match[0]
             raise UnresolvedReference(name) from None
 
     head = with_ends(text)

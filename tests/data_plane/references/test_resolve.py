@@ -74,23 +74,22 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
     assert resolved.headers == {"Authorization": "source-value"}
 
 
-def test_arguments_know_the_variables_of_their_own_entry_beside_the_workers() -> None:
+def test_the_server_reads_variables_of_its_own_entry_and_process_lists_do_not() -> None:
     resolved = resolve(
         spec(
             command="x",
-            args=("--header", "Authorization:${AUTH_HEADER}", "${MODE} ${DIALECT}"),
+            args=("--header", "Authorization:${AUTH_HEADER}", "${MODE} ${LEVEL:-low}"),
             env={
                 "AUTH_HEADER": Value("secret", "token"),
                 "MODE": Value("literal", "of-the-entry"),
-                "DIALECT": Value("literal", "postgresql"),
+                "LEVEL": Value("literal", "high"),
             },
         ),
         {"MODE": "m"},
         MemoryVault(token="hunter22"),
     )
-    assert resolved.args == ("--header", "Authorization:hunter22", "m postgresql")
-    assert "hunter22" in resolved.secrets
-    assert "postgresql" not in resolved.secrets
+    assert resolved.args == ("--header", "Authorization:${AUTH_HEADER}", "m low")
+    assert resolved.env["AUTH_HEADER"] == "hunter22"
 
 
 def test_a_header_has_no_line_break_at_its_end() -> None:

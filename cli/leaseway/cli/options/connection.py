@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WAITS: Final = "leaseway.sdk.waits"
 _FLUSH: Final = 1.0  # seconds that a finished command waits for the export of its telemetry
 
 
@@ -49,12 +48,13 @@ def with_client(
         CliFailure: The control plane is unreachable (exit status 3) or returned an error (1).
     """
     from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
+    from leaseway.sdk.calls.recovery import WAITS
     from leaseway.telemetry.tracing import configure_telemetry
     from leaseway.wire.advice import Reader, advice_for
 
     connection.log.configure("cli", default_level="warning")
     if connection.log.level is None:
-        logging.getLogger(_WAITS).setLevel(logging.INFO)  # a silent wait looks like a fault
+        logging.getLogger(WAITS).setLevel(logging.INFO)  # a silent wait looks like a fault
     telemetry = configure_telemetry("leaseway-cli")
 
     async def run() -> T:

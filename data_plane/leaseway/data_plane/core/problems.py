@@ -5,7 +5,7 @@ See design.md#vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -40,6 +40,7 @@ class WorkerProblem:
         key: The variant that has the problem, or None.
         severity: `error` or `warning`.
         advice: What an operator does about what callers are told, or empty.
+        launch_hash: The launch of its variant that it is about; empty for any.
     """
 
     scope: Literal["server", "worker"]
@@ -48,6 +49,7 @@ class WorkerProblem:
     key: VariantKey | None = None
     severity: Severity = "error"
     advice: str = ""
+    launch_hash: str = ""
 
     @classmethod
     def of_fault(cls, fault: Fault, key: VariantKey) -> WorkerProblem:
@@ -108,9 +110,18 @@ class ProblemBook:
         self._clear(problem.identity)
         return True
 
-    def clear_of(self, keys: Collection[VariantKey]) -> bool:
-        """Clear all problems of some variants; return whether there were any."""
-        found = [identity for identity in self._open if identity[1] in keys]
+    def clear_outdated(self, launches: Mapping[VariantKey, str]) -> bool:
+        """Clear what is about earlier launches of variants; return whether anything was.
+
+        Args:
+            launches: Their present launch hashes; empty for a removed variant, of which nothing
+                stays.
+        """
+        found = [
+            identity
+            for identity, problem in self._open.items()
+            if problem.key is not None and _is_outdated(problem, launches.get(problem.key))
+        ]
         for identity in found:
             self._clear(identity)
         return bool(found)
@@ -133,6 +144,12 @@ class ProblemBook:
     def report_all_again(self) -> None:
         """Report all open problems, to a control plane that may know none of them."""
         self._added = dict(self._open)
+
+
+def _is_outdated(problem: WorkerProblem, launch_hash: str | None) -> bool:
+    return launch_hash == "" or (
+        launch_hash is not None and problem.launch_hash not in ("", launch_hash)
+    )
 
 
 def problem_reason(fault: Fault) -> str:

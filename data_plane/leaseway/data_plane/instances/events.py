@@ -48,8 +48,6 @@ class InstanceEvents:
         listing_needed: Calls wait until a server is listed for whom a generation serves.
         logins_changed: A login has come or ended: what waited for one may start.
         login_ended: The login of a subject has ended; the variant that its calls used follows.
-        launch_changed: A variant is launched in another way from now on, by its launch hash; empty
-            if it is removed.
         takeover: A generation whose first start had failed replaced its predecessor.
     """
 
@@ -64,5 +62,4 @@ class InstanceEvents:
         self.listing_needed: Signal[InstanceOwner] = Signal()
         self.logins_changed: Signal[()] = Signal()
         self.login_ended: Signal[VariantKey, VariantKey] = Signal()
-        self.launch_changed: Signal[VariantKey, str] = Signal()
         self.takeover: Signal[()] = Signal()

@@ -340,12 +340,10 @@ class Pool:
         for variant in changes.removed:
             self._drain(self._current.pop(variant.key, None))
             self._close_probe_instance(variant.key)
-            self.context.events.launch_changed.emit(variant.key, "")
-        if changes.removed:
-            removed = {variant.key for variant in changes.removed}
-            self.context.reports.clear_problems_of(removed)
+        removed = {variant.key: "" for variant in changes.removed}
+        launched = {variant.key: variant.launch_hash for variant in changes.launched}
+        self.context.reports.clear_outdated({**removed, **launched})
         for variant in changes.launched:
-            self.context.events.launch_changed.emit(variant.key, variant.launch_hash)
             self._launch(variant)
         for variant in changes.exposed:
             self._current[variant.key].update_exposure(variant)

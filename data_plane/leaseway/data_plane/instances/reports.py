@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -77,9 +77,9 @@ class Reports:
         if self.problems.clear(problem):
             self._changed.set()
 
-    def clear_problems_of(self, keys: Collection[VariantKey]) -> None:
-        """Clear what has been found about variants, which are removed."""
-        if self.problems.clear_of(keys):
+    def clear_outdated(self, launches: Mapping[VariantKey, str]) -> None:
+        """Clear what has been found about earlier launches, as `ProblemBook` does."""
+        if self.problems.clear_outdated(launches):
             self._changed.set()
 
     def set_problem(self, problem: WorkerProblem, is_open: bool) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, Protocol
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues, UnresolvedValue
@@ -18,7 +17,6 @@ from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret
 _BREAKS: Final = "\r\n"
 _MAX_VARIABLES: Final = 1_000
 """Variables of a file."""
-_NO_OWN: Final[Mapping[str, str]] = MappingProxyType({})
 
 _NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*")
 _DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
@@ -199,13 +197,14 @@ class Resolver:
             for name, value in values.items()
         }
 
-    def text(self, key: str, text: str, own: Mapping[str, str] = _NO_OWN) -> str:
+    def text(self, key: str, text: str, own: Container[str] = ()) -> str:
         """Return a plain string with its `${NAME}` expanded.
 
         Args:
             key: Its key.
             text: The string.
-            own: Resolved variables of the entry, for names that the worker does not have.
+            own: The variables that the entry gives its server. Those that the worker does not have
+                stay as they are written: the server can read them, and nobody in a process list.
         """
         try:
             return self._literal(text, own)
@@ -213,9 +212,9 @@ class Resolver:
             self._record(key, missing)
             return ""
 
-    def _literal(self, text: str, own: Mapping[str, str] = _NO_OWN) -> str:
+    def _literal(self, text: str, own: Container[str] = ()) -> str:
         try:
-            expanded = expand(text, {**own, **self._environment} if own else self._environment)
+            expanded = expand(text, self._environment, own)
         except UnresolvedReference as error:
             _reject_own_key(error.name)
             raise MissingReference(
@@ -262,9 +261,7 @@ class Resolver:
             )
         return found
 
-    def texts(
-        self, key: str, texts: Sequence[str], own: Mapping[str, str] = _NO_OWN
-    ) -> tuple[str, ...]:
+    def texts(self, key: str, texts: Sequence[str], own: Container[str]) -> tuple[str, ...]:
         """Return the texts of a list with their `${NAME}` expanded, like `text`."""
         return tuple(self.text(f"{key}[{index}]", text, own) for index, text in enumerate(texts))
 

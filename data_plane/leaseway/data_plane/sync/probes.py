@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -38,11 +39,6 @@ from leaseway.wire.timing.durations import duration
 from leaseway.wire.timing.running_tasks import RunningTasks
 
 _tracer = tracer("leaseway.data_plane")
-_NOT_LISTED: Final = "OFFERS_NOT_LISTED"
-_LEFT_OUT: Final = "DEFINITIONS_LEFT_OUT"
-_CORRECTED: Final = "DEFINITIONS_CORRECTED"
-"""Reasons of warnings about lists."""
-
 _MIN_LIST_TIMEOUT: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
 
@@ -83,10 +79,7 @@ class Prober:
         """By what is listed together: an instance of a lease alone, others of a generation."""
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
         """Digests."""
-        self._warned: dict[VariantKey, str] = {}
-        """Variants with warnings about their lists, and the launch that these are about."""
         self._context.events.tools_changed.connect(self._on_tools_changed)
-        self._context.events.launch_changed.connect(self._on_launch_changed)
 
     def start(self, probe: sync_pb2.Probe) -> None:
         """Start a probe; its result is sent when it ends.
@@ -234,53 +227,41 @@ class Prober:
         if isinstance(live.owner, Generation) and live.owner.draining:
             return  # nothing would clear the warnings
         key, worker = live.spec.key, self._context.worker_id
-        if listed.gaps or listed.skipped or listed.changed:
-            self._warned[key] = live.spec.launch_hash
-        else:
-            self._warned.pop(key, None)
+        # About this launch: if another worker probes the next one, it does not end these warnings.
+        warning = partial(
+            WorkerProblem,
+            scope="server",
+            key=key,
+            severity="warning",
+            launch_hash=live.spec.launch_hash,
+        )
         self._context.reports.set_problem(
-            WorkerProblem(
-                scope="server",
-                reason=_NOT_LISTED,
+            warning(
+                reason="OFFERS_NOT_LISTED",
                 message=f"{' '.join(listed.gaps)} The previous lists stay; its tools are "
                 f"unaffected. See the server's own log (`leaseway logs`). (Server {key} on worker "
                 f"{worker}.)",
-                key=key,
-                severity="warning",
             ),
             bool(listed.gaps),
         )
         self._context.reports.set_problem(
-            WorkerProblem(
-                scope="server",
-                reason=_LEFT_OUT,
+            warning(
+                reason="DEFINITIONS_LEFT_OUT",
                 message=f"{' '.join(listed.skipped)} Fix the server. "
                 f"(Server {key} on worker {worker}.)",
-                key=key,
-                severity="warning",
             ),
             bool(listed.skipped),
         )
         self._context.reports.set_problem(
-            WorkerProblem(
-                scope="server",
-                reason=_CORRECTED,
+            warning(
+                reason="DEFINITIONS_CORRECTED",
                 message=f"Some of what server {key} says when it is greeted or lists on worker "
                 f"{worker} does not conform to MCP. Official clients would reject the server, or "
                 f"whole lists, for it, so it is corrected. {' '.join(listed.changed)} "
                 "Fix the server.",
-                key=key,
-                severity="warning",
             ),
             bool(listed.changed),
         )
-
-    def _on_launch_changed(self, key: VariantKey, launch_hash: str) -> None:
-        """Clear warnings about an earlier launch: another worker may have probed this one."""
-        if self._warned.get(key, launch_hash) != launch_hash:
-            del self._warned[key]
-            for reason in (_NOT_LISTED, _LEFT_OUT, _CORRECTED):
-                self._context.reports.clear_problem(WorkerProblem("server", reason, "", key))
 
     def _recorded_prompts_resources(self, spec: ServerSpec) -> ListedPromptsResources:
         generation = self._pool.find(spec.key)

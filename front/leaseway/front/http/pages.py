@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from leaseway.wire.clients.mcp_headers import SESSION_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import TRACEPARENT, TRACESTATE
 
 ORIGIN: Final = web.RequestKey("origin", str)
@@ -28,7 +29,7 @@ _REQUEST_HEADERS: Final = frozenset(
         TRACESTATE,
     }
 )
-_EXPOSED: Final = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
+_EXPOSED: Final = f"{SESSION_HEADER}, {VERSION_HEADER}, WWW-Authenticate, Retry-After"
 _MAX_AGE: Final = "600"
 
 

@@ -19,8 +19,9 @@ from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import LEASE_ENDED
 
-_waits = logging.getLogger("leaseway.sdk.waits")
-"""Of its own, so that the command line can show these lines without all others."""
+WAITS: Final = "leaseway.sdk.waits"
+"""A logger of its own, so that the command line can show these lines without all others."""
+_waits = logging.getLogger(WAITS)
 _LONG_WAIT: Final = 1.0
 """Seconds from which a wait before the next try is logged."""
 

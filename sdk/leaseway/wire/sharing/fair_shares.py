@@ -50,17 +50,24 @@ def who_gives_way(counts: Mapping[Holder, int], newcomer: Holder) -> GivesWay | 
     own = group_of(newcomer)
     if not tenants:
         return None
-    tenant, most = tenants.most_common(1)[0]
-    is_heavier = tenant != own and most > tenants[own] + 1
-    of_tenant = {
-        other: count
-        for other, count in counts.items()
-        if group_of(other) == (tenant if is_heavier else own)
-    }
+    payer = who_pays(tenants, own)
+    is_heavier = payer != own
+    of_tenant = {other: count for other, count in counts.items() if group_of(other) == payer}
     if not of_tenant:
         return None
     heaviest = max(of_tenant, key=lambda tenant: (of_tenant[tenant], tenant == newcomer))
     return GivesWay(heaviest, is_heavier or of_tenant[heaviest] > counts.get(newcomer, 0) + 1)
+
+
+def who_pays(counts: Mapping[str, int], newcomer: str) -> str:
+    """Return the group that gives way to a newcomer's entry: the largest if it stays no smaller.
+
+    Args:
+        counts: How many entries each group has; at least one has some.
+        newcomer: Whose entry it is.
+    """
+    largest = max(counts, key=counts.__getitem__)
+    return largest if counts[largest] > counts.get(newcomer, 0) + 1 else newcomer
 
 
 def group_of(holder: Holder) -> str:

@@ -99,8 +99,9 @@ env_file: Final = _PATH
 session_id: Final = checked(worker_text(longest=MAX_SESSION_ID), _session_id_fault)
 """Reads an `Mcp-Session-Id` to join; empty means none."""
 
+INSTEAD: Final = "instead of it"
 ELSEWHERE: Final = "under 'env' or 'headers'"
-"""Where a reference is possible if the value itself can be none."""
+"""Where a reference is possible: in the place of a value, or if that can be none."""
 
 _ARGUMENT: Final = _shown_text("arguments")
 _URL: Final = _shown_text("a url", longest=MAX_URL, empty=False)
@@ -121,9 +122,9 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...]:
             secret = credentials.secret_in_argument(value, before)
             if secret is not None:
                 message = (
-                    f"{quoted(place.key)} puts {secret} on the command line, which every user of"
-                    " the worker's machine sees. Pass it under 'env', and let the server read it"
-                    " there."
+                    f"{quoted(place.key)} puts {secret} of the worker on the command line, which"
+                    " every user of its machine sees. Pass it under 'env', and let the server read"
+                    " it there; a variable that only 'env' has stays as it is written."
                 )
                 place.warning(item.at, IssueReason.SECRET_IN_ARGUMENTS, message)
             values.append(value)
@@ -321,9 +322,7 @@ def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:
     return None if host else f"names no host; write, for example, {example}."
 
 
-def warn_of_credential(
-    node: Tree, where: Where, kind: str | None, place: str = "instead of it"
-) -> None:
+def warn_of_credential(node: Tree, where: Where, kind: str | None, place: str = INSTEAD) -> None:
     """Report a literal that looks like a credential of some kind, unless the kind is None.
 
     Args:

@@ -88,8 +88,8 @@ class _JsonBuilder:
             value = (_WORKER_TEXT if self._has_references else _TEXT).read(node, where)
             name = where.key.rpartition(".")[2]
             kind = credentials.credential_kind(name, value)
-            elsewhere = () if self._has_references else (fields.ELSEWHERE,)
-            fields.warn_of_credential(node, where, kind, *elsewhere)
+            place = fields.INSTEAD if self._has_references else fields.ELSEWHERE
+            fields.warn_of_credential(node, where, kind, place)
             return value
         is_wide = isinstance(value, int) and abs(value) > _MAX_NUMBER
         if is_wide or (isinstance(value, float) and not -1e308 < value < 1e308):

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 from leaseway.data_plane.core.ports import LoginSubject
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins.login import BegunLogin, begin_login, finish_login
+from leaseway.data_plane.oauth.logins.shared_table import SharedTable
 from leaseway.data_plane.oauth.obtaining import Wanted
 from leaseway.vault.key import VaultError
 from leaseway.vault.logins import LoginKey, LoginStore
@@ -28,10 +29,8 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
-from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 
 T = TypeVar("T")
-Name = TypeVar("Name", bound=Hashable)
 
 _LIFETIME: Final = 1_800.0
 """Seconds in which a link can be opened; a fault has one that lives for half of it or longer."""
@@ -60,7 +59,6 @@ _DONE: Final = (
 class _Link:
     ticket: str
     wanted: Wanted
-    ends: float
 
 
 class LoginLinks:
@@ -87,9 +85,9 @@ class LoginLinks:
         self._now = now
         self._console = ""
         self._servers: OrderedDict[tuple[str, str], Wanted] = OrderedDict()
-        self._links: OrderedDict[LoginKey, _Link] = OrderedDict()
+        self._links = SharedTable[LoginKey, _Link](bounds.MAX_OAUTH_GRANTS, _LIFETIME)
         self._tickets: dict[str, LoginKey] = {}
-        self._begun: OrderedDict[str, tuple[BegunLogin, float]] = OrderedDict()
+        self._begun = SharedTable[str, BegunLogin](_MAX_BEGUN, _LOGIN_TIME)
         self._done: OrderedDict[str, None] = OrderedDict()
         self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
         self._steps: Counter[str] = Counter()  # by server
@@ -151,13 +149,7 @@ class LoginLinks:
         if own >= max(1, min(_MAX_STEPS, left / 2)):  # who has begun may always finish
             raise _too_many(wanted)
         begun = await self._run(wanted, partial(begin_login, wanted, store, redirect), _PATIENCE)
-        if len(self._begun) >= _MAX_BEGUN:
-            held = {
-                state: (other.wanted.login, ends) for state, (other, ends) in self._begun.items()
-            }
-            for state in self._give_way(held, wanted.login):
-                del self._begun[state]
-        self._begun[begun.state] = begun, self._now() + _LOGIN_TIME
+        self._begun.add(begun.state, begun, wanted.tenant, self._now())
         return begun.url, begun.state
 
     async def finish(self, state: str, answer: Mapping[str, str]) -> LoginSubject:
@@ -168,9 +160,9 @@ class LoginLinks:
         """
         if state in self._done:
             raise _refused(_DONE)
-        begun, ends = self._begun.pop(state, (None, 0.0))
-        store = self._store
-        if begun is None or store is None or ends < self._now():
+        begun, store = self._begun.get(state, self._now()), self._store
+        self._begun.pop(state)
+        if begun is None or store is None:
             raise _refused("it took too long, or was finished before; open its link again")
         await self._run(begun.wanted, partial(finish_login, begun, answer, store))
         self._end(begun.wanted.login)
@@ -179,13 +171,13 @@ class LoginLinks:
 
     def _end(self, key: LoginKey) -> None:
         """End the link of a login, and what others have begun at it: nobody replaces the login."""
-        used = self._links.pop(key, None)
+        used = self._links.pop(key)
         if used is not None:
             del self._tickets[used.ticket]
             self._note_done(used.ticket)
-        for state, (begun, _) in tuple(self._begun.items()):
+        for state, begun in self._begun:
             if begun.wanted.login == key:
-                del self._begun[state]
+                self._begun.pop(state)
                 self._note_done(state)
 
     def _note_done(self, name: str) -> None:
@@ -220,8 +212,8 @@ class LoginLinks:
 
     def _wanted(self, ticket: str) -> Wanted:
         key = self._tickets.get(ticket)
-        link = self._links.get(key) if key is not None else None
-        if link is None or link.ends < self._now():
+        link = self._links.get(key, self._now()) if key is not None else None
+        if link is None:
             if ticket in self._done:
                 raise _refused(_DONE)
             raise _refused(
@@ -231,35 +223,14 @@ class LoginLinks:
 
     def _ticket(self, wanted: Wanted) -> str:
         key, now = wanted.login, self._now()
-        link = self._links.get(key)
-        if link is not None and link.ends - now > _LIFETIME / 2:
+        link = self._links.get(key, now)
+        if link is not None and self._links.time_left(key, now) > _LIFETIME / 2:
             return link.ticket
-        if link is not None:
-            del self._links[key], self._tickets[link.ticket]
-        if len(self._links) >= bounds.MAX_OAUTH_GRANTS:
-            ends = {login: (login, other.ends) for login, other in self._links.items()}
-            for login in self._give_way(ends, key):
-                del self._tickets[self._links.pop(login).ticket]
-        link = _Link(secrets.token_urlsafe(24), wanted, now + _LIFETIME)
-        self._links[key], self._tickets[link.ticket] = link, key
+        link = _Link(secrets.token_urlsafe(24), wanted)
+        for replaced in self._links.add(key, link, wanted.tenant, now):
+            del self._tickets[replaced.ticket]
+        self._tickets[link.ticket] = key
         return link.ticket
-
-    def _give_way(
-        self, held: Mapping[Name, tuple[LoginKey, float]], newcomer: LoginKey
-    ) -> Sequence[Name]:
-        """Return what gives way to one more entry: all that have ended, or one.
-
-        Args:
-            held: Whose each entry is, and when it ends; the oldest first.
-            newcomer: Whose the new one is.
-        """
-        ended = [name for name, (_, ends) in held.items() if ends < self._now()]
-        if ended:
-            return ended
-        holders = {name: Holder(key.tenant, key.user) for name, (key, _) in held.items()}
-        payer = who_gives_way(Counter(holders.values()), Holder(newcomer.tenant, newcomer.user))
-        of_payer = (name for name, holder in holders.items() if not payer or holder == payer.holder)
-        return [next(of_payer)]
 
 
 def _subject(wanted: Wanted) -> LoginSubject:
