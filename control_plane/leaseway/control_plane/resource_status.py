@@ -1,7 +1,7 @@
 """Writes the status and events of Kubernetes custom resources (docs/kubernetes.md).
 
-One task compares the state at most once a second and writes what has changed. A failed write is
-retried; it delays neither serving nor other writes.
+One task compares the state at most once a second and writes what has changed, a few resources at
+a time. A failed write is retried; it delays neither serving nor other writes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, assert_never
 
 from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource
@@ -20,6 +21,7 @@ from leaseway.control_plane.config.kubernetes.status import (
     LEFT_OUT,
     Condition,
     Facts,
+    ResourceEvent,
     accepted_condition,
     is_due,
     next_status,
@@ -47,6 +49,10 @@ _INTERVAL: Final = 1.0
 _MAX_INTERVAL: Final = 30.0
 _READ_INTERVAL: Final = 300.0
 """Seconds until the statuses are read again."""
+_MAX_WRITES: Final = 8
+"""Resources whose status is written at once: a write takes 5 to 20 ms, and there may be 2,000."""
+_MAX_TRIES: Final = 5
+"""Of one write while the API has too many requests and says when to send it again."""
 _ISSUE_REASONS: Final = frozenset(IssueReason)
 """Reasons of what the condition *Accepted* tells."""
 _NOT_DEGRADED: Final = Condition(False, "AsConfigured")
@@ -59,6 +65,24 @@ class LoadedResource:
     resource: CustomResource
     accepted: Condition
     enabled: bool
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A status that differs from the written one, and the events of the difference."""
+
+    resource: CustomResource
+    status: Mapping[str, Any]
+    events: list[ResourceEvent]
+
+
+@dataclass
+class _Round:
+    """What the API answered to the writes of one comparison, by kind of object."""
+
+    all_written: bool = True
+    accepted: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
 
 
 class ResourceStatus:
@@ -131,15 +155,22 @@ class ResourceStatus:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 _logger.log(level, "%s The status is written again later.", failure)
                 self._failing = True
-                await asyncio.sleep(_INTERVAL * 5)
+                await asyncio.sleep(max(_INTERVAL * 5, failure.retry_after or 0.0))
 
     async def _write(self, api: Any) -> bool:
         """Write changes; return whether the API accepted every status."""
         await self._read_statuses(api)
-        view = StateView(self._plane)
-        all_written = True
-        accepted: set[str] = set()
-        refused: set[str] = set()
+        writes, outcome = self._due(StateView(self._plane)), _Round()
+        writers = (self._write_each(api, writes, outcome) for _ in range(_MAX_WRITES))
+        # Each ends by itself: a write that is cut may have succeeded, but its events are lost.
+        for error in await asyncio.gather(*writers, return_exceptions=True):
+            if error is not None:
+                raise error
+        self._refused -= outcome.accepted - outcome.refused
+        self._failing = False
+        return outcome.all_written
+
+    def _due(self, view: StateView) -> Iterator[_Write]:
         for loaded in self._loaded:
             resource = loaded.resource
             before = self._written.get(resource.uid, resource.status)
@@ -149,20 +180,29 @@ class ResourceStatus:
                 continue
             status, events = change
             mono = self._plane.clock().mono
-            if not is_due(before, status, mono - self._written_at.get(resource.uid, -math.inf)):
-                continue  # it is compared again within `_MAX_INTERVAL`
-            writing = api.write_status(resource, status)
-            if not await self._try(resource.kind, writing, accepted, refused):
-                all_written = False
+            if is_due(before, status, mono - self._written_at.get(resource.uid, -math.inf)):
+                yield _Write(resource, status, events)
+            # Another one is compared again within `_MAX_INTERVAL`.
+
+    async def _write_each(self, api: Any, writes: Iterator[_Write], outcome: _Round) -> None:
+        """Write what no other writer has taken: of each resource first the status, then events.
+
+        Raises:
+            KubernetesFailure: The API is unreachable.
+        """
+        for write in writes:
+            resource = write.resource
+            writing = partial(api.write_status, resource, write.status)
+            if not await self._try(resource.kind, writing, outcome):
+                outcome.all_written = False
                 continue
-            self._written[resource.uid] = status
-            self._written_at[resource.uid] = mono
-            for event in events:
-                recording = api.record_event(resource, event.kind, event.reason, event.note)
-                await self._try("events", recording, accepted, refused)
-        self._refused -= accepted - refused
-        self._failing = False
-        return all_written
+            self._written[resource.uid] = write.status
+            self._written_at[resource.uid] = self._plane.clock().mono
+            for event in write.events:
+                recording = partial(
+                    api.record_event, resource, event.kind, event.reason, event.note
+                )
+                await self._try("events", recording, outcome)
 
     async def _read_statuses(self, api: Any) -> None:
         """Read what others have written: an earlier leader, or anyone who may edit statuses."""
@@ -174,26 +214,36 @@ class ResourceStatus:
                 self._written[resource.uid] = resource.status
         self._read_at = mono
 
-    async def _try(
-        self, kind: str, writing: Awaitable[None], accepted: set[str], refused: set[str]
-    ) -> bool:
+    async def _try(self, kind: str, write: Callable[[], Awaitable[None]], outcome: _Round) -> bool:
         """Write; return whether the API accepted it. Only the first refusal per kind is a warning.
 
         Raises:
             KubernetesFailure: The API is unreachable.
         """
-        from leaseway.control_plane.config.kubernetes.api import KubernetesRefusal
+        from leaseway.control_plane.config.kubernetes.api import (
+            KubernetesFailure,
+            KubernetesRefusal,
+        )
 
-        try:
-            await writing
-        except KubernetesRefusal as refusal:
-            level = logging.DEBUG if kind in self._refused else logging.WARNING
-            note = "The status still shows the change" if kind == "events" else "It is tried again"
-            _logger.log(level, "%s %s.", refusal, note)
-            refused.add(kind)
-            self._refused.add(kind)
-            return False
-        accepted.add(kind)
+        for left in reversed(range(_MAX_TRIES)):
+            try:
+                await write()
+            except KubernetesRefusal as refusal:
+                level = logging.DEBUG if kind in self._refused else logging.WARNING
+                note = (
+                    "The status still shows the change" if kind == "events" else "It is tried again"
+                )
+                _logger.log(level, "%s %s.", refusal, note)
+                outcome.refused.add(kind)
+                self._refused.add(kind)
+                return False
+            except KubernetesFailure as failure:
+                if failure.retry_after is None or not left:
+                    raise
+                await asyncio.sleep(failure.retry_after)
+            else:
+                break
+        outcome.accepted.add(kind)
         return True
 
 

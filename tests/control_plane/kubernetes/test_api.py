@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,13 +15,13 @@ _NOBODY = "https://127.0.0.1:1"
 _PROGRAM = "the program that KUBECONFIG names for credentials"
 
 
-def kubeconfig(folder: Path, *command: str) -> str:
+def kubeconfig(folder: Path, *command: str, server: str = _NOBODY) -> str:
     """Return a file that names this command for credentials."""
     version = "client.authentication.k8s.io/v1beta1"
     program = {"apiVersion": version, "command": command[0], "args": list(command[1:])}
     document = {
         "current-context": "it",
-        "clusters": [{"name": "it", "cluster": {"server": _NOBODY}}],
+        "clusters": [{"name": "it", "cluster": {"server": server}}],
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
         "users": [{"name": "it", "user": {"exec": program}}],
     }
@@ -65,3 +66,28 @@ async def test_a_pod_without_a_token_is_told_so(
     with pytest.raises(KubernetesFailure, match="set automountServiceAccountToken to true"):
         async with open_api("apps"):
             pass
+
+
+async def test_a_busy_api_says_when_to_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        # As the API's priority and fairness answers, without a JSON document.
+        writer.write(
+            b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nRetry-After: 7\r\n"
+            b"Content-Length: 0\r\n\r\n"
+        )
+        writer.close()
+
+    token = {"apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "t"}}
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        command = ("echo", json.dumps({**token, "kind": "ExecCredential"}))
+        path = kubeconfig(tmp_path, *command, server=f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("KUBECONFIG", path)
+        async with open_api("apps") as api:
+            with pytest.raises(KubernetesFailure) as caught:
+                await api.list("MCPServer")
+
+    assert caught.value.retry_after == 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 
 from leaseway.control_plane.config.kubernetes import api
-from leaseway.control_plane.config.kubernetes.api import CustomResourceList
+from leaseway.control_plane.config.kubernetes.api import CustomResourceList, KubernetesFailure
 from leaseway.control_plane.config.kubernetes.resources import CustomResource, ResourceKind
 from leaseway.control_plane.config.layers.sources import resource_source
 from leaseway.control_plane.config.loading import FileContent, LeftOut
@@ -29,16 +29,21 @@ _SERVER = CustomResource(kind="MCPServer", namespace="team", name="a", uid="1", 
 
 
 class FakeApi:
-    """The API with one resource.
+    """The API with one resource, or several with the same status.
 
     Attributes:
         status: The status of the resource.
         opened: Set when a control plane has begun to write statuses.
+        opens: How often one has begun.
         written: The statuses that were written, with whether the plane had settled by then.
     """
 
-    def __init__(self, plane: Plane, status: Mapping[str, Any]) -> None:
+    def __init__(
+        self, plane: Plane, status: Mapping[str, Any], answer: Callable[[], Awaitable[None]]
+    ) -> None:
         self.opened = asyncio.Event()
+        self.opens = 0
+        self._answer = answer
         self.written: asyncio.Queue[tuple[Mapping[str, Any], bool]] = asyncio.Queue()
         self._plane = plane
         self.status = status
@@ -48,11 +53,16 @@ class FakeApi:
         return CustomResourceList(found, "1")
 
     async def write_status(self, _resource: CustomResource, status: Mapping[str, Any]) -> None:
+        await self._answer()
         self.status = status
         self.written.put_nowait((status, self._plane.state.settled))
 
     async def record_event(self, *_about: object) -> None:
         """Ignore an event."""
+
+
+async def at_once() -> None:
+    """Let the API write a status at once."""
 
 
 @asynccontextmanager
@@ -64,6 +74,8 @@ async def writing(
     newest: Mapping[str, Any],
     content: FileContent = "",
     elected: bool = False,
+    names: Sequence[str] = ("a",),
+    answer: Callable[[], Awaitable[None]] = at_once,
 ) -> AsyncIterator[FakeApi]:
     """Write the status of the resource.
 
@@ -74,12 +86,15 @@ async def writing(
         newest: The status that it has now.
         content: The content of its document.
         elected: Whether the plane leads after an election.
+        names: The names of the resources that were loaded.
+        answer: Waits before the API writes a status, or raises.
     """
-    fake = FakeApi(plane, newest)
+    fake = FakeApi(plane, newest, answer)
 
     @asynccontextmanager
     async def open_fake(_namespace: str) -> AsyncIterator[FakeApi]:
         fake.opened.set()
+        fake.opens += 1
         yield fake
 
     monkeypatch.setattr(api, "open_api", open_fake)
@@ -88,8 +103,11 @@ async def writing(
     if elector is not None:
         elector.leading = True
     status = ResourceStatus(plane, elector)
-    source = resource_source(replace(_SERVER, status=loaded))
-    status.loaded({source: content}, ParsedConfig({}, frozenset(), (), broken=False))
+    sources = [
+        resource_source(replace(_SERVER, name=name, uid=str(number), status=loaded))
+        for number, name in enumerate(names, 1)
+    ]
+    status.loaded(dict.fromkeys(sources, content), ParsedConfig({}, frozenset(), (), broken=False))
     task = asyncio.create_task(status.run("team"))
     try:
         async with asyncio.timeout(BOUND):
@@ -175,3 +193,48 @@ async def test_a_resource_beyond_the_limit_is_told_so(monkeypatch: pytest.Monkey
     told = {found["type"]: (found["status"], found["reason"]) for found in status["conditions"]}
     assert told["Accepted"] == ("False", "TooManyResources")
     assert told["Ready"] == ("False", "NotAccepted")
+
+
+async def test_the_statuses_of_many_resources_are_written_eight_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    plane = configured(clock)
+    settle(plane, clock)
+    sent: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def when_told() -> None:
+        told = asyncio.Event()
+        sent.put_nowait(told)
+        await told.wait()
+
+    names = [f"s{number}" for number in range(20)]
+    async with writing(
+        plane, monkeypatch, loaded={}, newest={}, names=names, answer=when_told
+    ) as fake:
+        waiting = [await sent.get() for _ in range(8)]
+        await asyncio.sleep(0)
+        assert sent.empty()
+        for told in waiting:
+            told.set()
+        for _ in range(12):
+            (await sent.get()).set()
+        for _ in names:
+            await fake.written.get()
+
+
+async def test_a_status_is_sent_again_after_the_time_that_the_busy_api_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    plane = configured(clock)
+    settle(plane, clock)
+    busy = [KubernetesFailure("The API has too many requests.", 0.01)]
+
+    async def busy_once() -> None:
+        if busy:
+            raise busy.pop()
+
+    async with writing(plane, monkeypatch, loaded={}, newest={}, answer=busy_once) as fake:
+        await fake.written.get()
+        assert fake.opens == 1

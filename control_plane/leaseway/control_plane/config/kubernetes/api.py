@@ -36,6 +36,7 @@ from leaseway.control_plane.config.kubernetes.resources import (
     parse_resource,
 )
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
+from leaseway.wire.timing.retry_after import retry_delay
 
 _TIMEOUT: Final = 10.0
 _PAGES: Final = 6
@@ -45,13 +46,24 @@ _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _PLUGIN: Final = "the program that KUBECONFIG names for credentials"
 _MAX_SILENCE: Final = 60.0
 """Seconds without an event until a watch ends: its connection may be dead."""
+_MAX_WAIT: Final = 60.0
+"""Seconds that the API may ask to wait until a request is sent again."""
 _UNMATCHED: Final = "the server rejected our request due to an error in our request"
 """All that the API says of a patch whose `test` fails; what else is wrong with one is named."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
 
 
 class KubernetesFailure(OSError):
-    """The API is unavailable, or did not answer as expected; the message is a sentence."""
+    """The API is unavailable, or did not answer as expected; the message is a sentence.
+
+    Attributes:
+        retry_after: For how many seconds the API asks to wait, at most a minute; None if it does
+            not, as it does when it has too many requests.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class KubernetesRefusal(KubernetesFailure):
@@ -300,10 +312,10 @@ async def _failures(
         if code in raw:
             raise
         if code not in ignored:
-            raise _refusal(request, code, error.status.message or "") from None
+            raise _refusal(request, code, error.status.message or "", error.response) from None
     except httpx2.HTTPStatusError as error:  # the library raises this one for watches
         answer = error.response
-        raise _refusal(request, answer.status_code, answer.reason_phrase) from None
+        raise _refusal(request, answer.status_code, answer.reason_phrase, answer) from None
     except (httpx2.HTTPError, ConfigError, OSError) as error:
         reason = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
@@ -318,7 +330,10 @@ async def _failures(
         ) from None
 
 
-def _refusal(request: str, code: int, message: str) -> KubernetesFailure:
+def _refusal(
+    request: str, code: int, message: str, answer: httpx2.Response | None = None
+) -> KubernetesFailure:
+    """Return the failure of a request; an event of a watch is no answer of its own."""
     hint = ""
     if code == 401:
         hint = " Its token is missing or out of date."
@@ -328,5 +343,8 @@ def _refusal(request: str, code: int, message: str) -> KubernetesFailure:
     elif code == 404 and not message.endswith('" not found'):
         hint = " Are the custom resource definitions installed? See the chart's folder crds."
     is_of_request = 400 <= code < 500 and code not in (401, 429)
-    kind = KubernetesRefusal if is_of_request else KubernetesFailure
-    return kind(f"The Kubernetes API did not {request} ({code}): {message.rstrip('.')}.{hint}")
+    text = f"The Kubernetes API did not {request} ({code}): {message.rstrip('.')}.{hint}"
+    if is_of_request:
+        return KubernetesRefusal(text)
+    wait = None if answer is None else retry_delay(answer.headers)
+    return KubernetesFailure(text, None if wait is None else min(wait, _MAX_WAIT))

@@ -121,7 +121,7 @@ class _NamespaceWatch:
             except KubernetesFailure as failure:
                 self._record_failure(kind, failure, failures)
                 failures += 1
-                await asyncio.sleep(RECONNECT.delay(failures - 1))
+                await asyncio.sleep(max(RECONNECT.delay(failures - 1), failure.retry_after or 0.0))
 
     def _update(self, kind: ResourceKind, found: dict[str, CustomResource]) -> None:
         self._failures.pop(kind, None)
