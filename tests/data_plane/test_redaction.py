@@ -268,7 +268,7 @@ def test_a_failing_log_line_reveals_no_argument(
         logging.getLogger("leaseway.planted").error("It output %s", "an-unwritten-secret")
         output = capsys.readouterr().err
     assert "an-unwritten-secret" not in output
-    assert "was not written: No space left on device" in output
+    assert "was not written to /dev/full: No space left on device" in output
 
 
 @given(st.text(min_size=12, max_size=40).filter(lambda text: not text.isspace()), st.text())

@@ -131,7 +131,7 @@ def test_a_folder_that_is_gone_costs_lines_and_no_call(
     moved = path.parent.rename(path.parent.with_name("elsewhere"))
     for number in range(2):
         logger.info("lost %d", number)
-    assert capsys.readouterr().err.count("was not written: No such file or directory") == 2
+    assert capsys.readouterr().err.count(f"was not written to {path}: No such file") == 2
     moved.rename(path.parent)
     logger.info("again")
     assert "again" in path.read_text()

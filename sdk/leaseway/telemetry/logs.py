@@ -174,13 +174,18 @@ class _SafeErrorHandler(logging.Handler):
     `logging` itself would print the line's arguments with their secrets.
     """
 
+    @property
+    def place(self) -> str:
+        """Where lines are written, as the report names it."""
+        return "stderr"
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         error = sys.exc_info()[1]
         reason = getattr(error, "strerror", None) or type(error).__name__
         with contextlib.suppress(Exception):  # stderr itself may be unwritable
             sys.stderr.write(
-                f"A log line of {record.name} ({record.filename}:{record.lineno}) was not written: "
-                f"{reason}.\n"
+                f"A log line of {record.name} ({record.filename}:{record.lineno}) was not written "
+                f"to {self.place}: {reason}.\n"
             )
 
 
@@ -202,6 +207,10 @@ class _FileHandler(_SafeErrorHandler, WatchedFileHandler):
 
     A new file is accessible to its owner only.
     """
+
+    @property
+    def place(self) -> str:
+        return self.baseFilename
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
