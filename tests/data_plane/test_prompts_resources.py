@@ -23,6 +23,7 @@ from tests.data_plane.notes import (
 
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
+from leaseway.data_plane.sync import probes
 from leaseway.spec.codec import key_to_proto
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import execution_pb2, sync_pb2
@@ -111,6 +112,16 @@ async def test_warnings_about_lists_end_with_a_launch_that_another_worker_has_pr
     assert [problem.reason for problem in problems.open] == ["OFFERS_NOT_LISTED"]
     await bench.push(bench.upsert(bench.spec("notes", args=("mended",))))
     assert not problems.open
+
+
+async def test_warnings_of_a_probe_end_if_its_entry_is_removed_before_it_is_served(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_UNUSED_AFTER", 0.01)
+    bench.servers.prompts_resources = ListedPromptsResources(gaps=("resources/list failed.",))
+    await bench.probe(bench.spec("notes"))
+    await bench.plane.expect_report(lambda report: report.cleared)
+    assert not bench.worker.pool.context.reports.problems.open
 
 
 async def test_a_lease_of_a_removed_server_brings_no_warning(bench: Bench) -> None:

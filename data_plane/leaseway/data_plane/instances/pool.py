@@ -475,6 +475,12 @@ class Pool:
             launch_hash, live, partial(self._close_probe_instance, key)
         )
 
+    def end_unused_launch(self, key: VariantKey, launch_hash: str) -> None:
+        """End the problems of a launch that was probed, unless its server is served with it."""
+        current = self._current.get(key)
+        if current is None or current.launch_hash != launch_hash:
+            self.context.reports.clear_launch(key, launch_hash)
+
     def _close_probe_instance(self, key: VariantKey, state: str = "closed") -> None:
         probe = self._probe_instances.pop(key, None)
         if probe is not None:

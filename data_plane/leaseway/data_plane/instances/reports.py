@@ -82,6 +82,12 @@ class Reports:
         if self.problems.clear_outdated(launches):
             self._changed.set()
 
+    def clear_launch(self, key: VariantKey, launch_hash: str) -> None:
+        """Clear what has been found about one launch of a variant."""
+        for problem in self.problems.open:
+            if (problem.key, problem.launch_hash) == (key, launch_hash):
+                self.clear_problem(problem)
+
     def set_problem(self, problem: WorkerProblem, is_open: bool) -> None:
         """Report a problem if it is open, else clear it."""
         if is_open:

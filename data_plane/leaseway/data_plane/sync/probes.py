@@ -42,6 +42,9 @@ _tracer = tracer("leaseway.data_plane")
 _MIN_LIST_TIMEOUT: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
 
+_UNUSED_AFTER: Final = 60.0
+"""Seconds after a probe until what it has found ends if no delta uses it."""
+
 _DECODED_INLINE: Final = 64 * bounds.KIB
 """The longest spec that is decoded on the event loop, in about a millisecond."""
 
@@ -262,6 +265,11 @@ class Prober:
             ),
             bool(listed.changed),
         )
+        if not isinstance(live.owner, Generation):
+            # If the entry is removed before its delta, no delta names it, and nothing ends them.
+            asyncio.get_running_loop().call_later(
+                _UNUSED_AFTER, self._pool.end_unused_launch, key, live.spec.launch_hash
+            )
 
     def _recorded_prompts_resources(self, spec: ServerSpec) -> ListedPromptsResources:
         generation = self._pool.find(spec.key)
