@@ -250,7 +250,7 @@ async def fake_client_of_nobody() -> AsyncIterator[SessionTable]:
         )
 
 
-LISTS = ("tools", "prompts", "resources")
+LISTS = ("tools", "resources")  # no server has prompts
 
 
 async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLeaseway) -> None:
@@ -259,7 +259,7 @@ async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLease
 
     @notes.tool
     def work(ctx: CallContext) -> str:
-        ctx.log("working", level="info")
+        ctx.log("working", level="debug")
         return "done"
 
     def line(answer: bytes) -> Any:
@@ -268,7 +268,7 @@ async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLease
     async with asyncio.timeout(BOUND), serve(fake) as first, serve(fake) as second:
         async with host(first) as client:
             session = await client.initialize()
-            await client.send("logging/setLevel", {"level": "info"}, session)
+            await client.send("logging/setLevel", {"level": "debug"}, session)
             await client.send("resources/subscribe", {"uri": "note://a"}, session)
         headers = {**ACCEPT, **session}
         async with host(second) as client, client.http.get(second, headers=headers) as stream:

@@ -50,7 +50,6 @@ from leaseway.front.protocol.messages import (
 )
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import ClientRequests, LiveSession
-from leaseway.front.sessions.own_lists import changed_notification
 from leaseway.front.sessions.sealing import Owner, SealedSession, Sealer
 from leaseway.front.sessions.table import SessionTable
 from leaseway.front.stdio_handshake import MAX_LINE, HandshakeResponder
@@ -337,7 +336,7 @@ class StdioFront:
             return
         # A modern client uses subscriptions/listen instead.
         if self._version and (not self._scope or self._scope in servers):
-            self._writer.offer(changed_notification(kind))
+            self._live.push_changed_list(kind)
 
 
 class _StdoutWriter:

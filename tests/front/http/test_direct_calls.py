@@ -214,6 +214,24 @@ async def test_what_the_server_says_first_makes_its_response_a_stream(
         assert len(begun) == 2
 
 
+async def test_clients_that_set_no_level_get_messages_from_info_on(fake: FakeLeaseway) -> None:
+    @fake.server("talker").tool
+    def talk(ctx: CallContext) -> str:
+        ctx.log("in detail", level="debug")
+        ctx.log("in short", level="info")
+        return "said"
+
+    message = {"id": 1, "method": "tools/call", "params": {"name": "talk"}}
+    async with front(fake) as url, host(url) as client:
+        session = await client.initialize()
+        status, body = await post(client, session, message)
+        assert status == 200
+        assert body.index("in short") < body.index("said")
+        assert "in detail" not in body
+        status, body = await post(client, {**session, "Accept": "application/json"}, message)
+        assert json.loads(body)["result"]["content"][0]["text"] == "said"
+
+
 async def test_a_client_that_disconnects_has_not_cancelled_its_call(
     fake: FakeLeaseway, begun: list[DirectCall]
 ) -> None:

@@ -66,7 +66,9 @@ async def test_logs_outside_a_call_reach_their_own_client_from_the_level_that_it
     async with front(fake) as url, host(url) as client:
         one, other = await client.initialize(), await client.initialize()
         async with stream(client, one) as ones, stream(client, other) as others:
-            await send(client, one, level="error")  # no level is set
+            await send(client, one, level="debug")  # no level is set
+            await send(client, one, level="info")
+            assert await next_of(ones) == (LOG, {"level": "info", "data": "info"})
             for session in (one, other):
                 await client.send("logging/setLevel", {"level": "warning"}, session)
             await send(client, one, level="info")

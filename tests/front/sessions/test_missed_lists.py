@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from typing import Any, cast
 
+from leaseway.front.protocol.handshake import Declared
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.front.sessions.sealing import SealedSession
 
@@ -59,6 +60,14 @@ def test_changed_templates_are_missed_until_templates_are_read() -> None:
     with live.reads("templates"):
         pass
     assert told(live) == []
+
+
+def test_only_lists_that_were_declared_are_told() -> None:
+    live = session()
+    live.declared = Declared(frozenset({"resources"}))
+    for kind in ("tools", "prompts", "templates"):
+        live.push_changed_list(kind)
+    assert sorted(told(live)) == ["resources", "tools"]
 
 
 def test_a_session_of_another_front_counts_each_list_as_changed() -> None:

@@ -11,6 +11,7 @@ from leaseway.front.catalog import CatalogCache
 from leaseway.front.lists.ui_resources import EXTENSION
 from leaseway.front.protocol.handshake import EVERYTHING, Declared
 from leaseway.front.protocol.messages import JsonRpcError, ResourceParams, parse_params
+from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk.relay import ServerIntroduction
 from leaseway.wire.messages.mcp import METHOD_NOT_FOUND, SERVER_CAPABILITIES, ServerCapability
 
@@ -69,6 +70,11 @@ class Declaring:
         if (media or self._media) == "links":
             return Declared(declared.capabilities | {"resources"}, declared.extensions)
         return declared
+
+    async def settle(self, live: LiveSession) -> None:
+        """Take what is declared now for what another front, or an earlier run, has declared."""
+        if live.declared is None:
+            live.declared = await self.declared(live.scope)
 
     async def check(self, request: Request) -> None:
         """Reject a method that was not declared to the client's session, and is not now.

@@ -59,11 +59,10 @@ class LegacyHead:
         if live is None:
             listener.mcp_client = unknown_client(self.version or HANDSHAKE_VERSIONS[-1])
             return listener
-        if live.log_level:
-            listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
         listener.mcp_client = live.client.encoded
         if reply.accepts_stream and self.open_stream is not None:
+            listener.log_level = live.log_level
             reply.open_by(self.open_stream)
             if live.answers:
                 listener.answers = live.answers

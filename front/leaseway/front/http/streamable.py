@@ -544,6 +544,7 @@ class HttpFront:
         live = await self._session_of(http, scope)
         if (last_event := http.headers.get(_LAST_EVENT)) is not None:
             return await self._resumable.resumed(live, last_event).write(http)
+        await self._methods.declaring.settle(live)
         with self._streams.opened(live) as stream:
             live.push_missed()
             return await stream.write(http)

@@ -29,6 +29,8 @@ CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
 SERVER_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 """The `_meta` of every modern result: who answers."""
+DEFAULT_LOG_LEVEL: Final = "info"
+"""The lowest level of log messages for clients with `initialize` until they set one."""
 _TOOLS: Final = {"tools": {"listChanged": True}}
 
 

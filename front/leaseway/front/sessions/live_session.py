@@ -16,7 +16,7 @@ import msgspec
 
 from leaseway.front.lists.ui_resources import ServerResource
 from leaseway.front.protocol.envelope import Notification, Refusal, Response
-from leaseway.front.protocol.handshake import Declared
+from leaseway.front.protocol.handshake import DEFAULT_LOG_LEVEL, Declared
 from leaseway.front.protocol.messages import (
     JsonRpcError,
     encode,
@@ -31,6 +31,7 @@ from leaseway.front.sessions.own_lists import (
     OwnLists,
     ToldDigests,
     changed_notification,
+    may_tell,
 )
 from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
@@ -51,7 +52,7 @@ class SessionState(msgspec.Struct):
     """What another front needs to continue a session.
 
     Attributes:
-        log_level: The lowest level of log messages that the client requested, or empty.
+        log_level: The lowest level of log messages that the client hears.
         subscriptions: The resources that it subscribed to, by the URIs that it knows.
     """
 
@@ -200,7 +201,7 @@ class LiveSession:
         place: The handle of the session that has its leases; empty if it has them itself.
         placed: That session, once a request has needed it here.
         requests: Requests of its client.
-        log_level: The lowest level of log messages that the client requested, or empty.
+        log_level: The lowest level of log messages that the client hears, or empty for none.
         last_used: Monotonic time of the last request.
         declared: What `initialize` declared to the client; None if another front answered it.
         waits_until: Monotonic time until which its client may answer its server.
@@ -242,7 +243,7 @@ class LiveSession:
         self.client = McpClient(sealed.version, sealed.capabilities, sealed.info)
         self.answers = self.client.answers
         self.declared: Declared | None = None
-        self.log_level = ""
+        self.log_level = DEFAULT_LOG_LEVEL if self.client.is_legacy else ""
         self.waits_until = 0.0
         self.last_used = time.monotonic()
         self.own_lists = OwnLists()
@@ -481,7 +482,7 @@ class LiveSession:
 
         Without a stream, the next one tells it, unless the client has read the list by then.
         """
-        if self.client.is_legacy:
+        if self.client.is_legacy and may_tell(self.declared, kind):
             self._missed_lists.discard(kind)
             if not self.push(changed_notification(kind)):
                 self._missed_lists.add(kind)
@@ -504,8 +505,8 @@ class LiveSession:
     def tell(self, method: str, params: bytes) -> None:
         """Push what a leased server says outside of the session's calls.
 
-        A log message passes from the level that the client has set. That an elicitation is
-        complete waits for a stream, because the client waits for it.
+        A log message passes from the session's level. That an elicitation is complete waits for
+        a stream, because the client waits for it.
         """
         message = notification(method, params)
         if method == "notifications/message":

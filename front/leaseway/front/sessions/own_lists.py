@@ -18,6 +18,7 @@ from leaseway.front.lists.definitions import (
     PagedListing,
 )
 from leaseway.front.lists.ui_resources import for_client, items_for_client
+from leaseway.front.protocol.handshake import Declared
 from leaseway.front.protocol.messages import encode, notification
 from leaseway.sdk import Tool
 from leaseway.sdk.relay import LeaseItems, with_lease_items
@@ -121,6 +122,19 @@ class OwnLists:
             return None
         listing: PagedListing[Tool] = known[2]
         return listing.items.get((name,)) or listing.qualified.get(name)
+
+
+def may_tell(declared: Declared | None, kind: str) -> bool:
+    """Return whether a client may be told that a list of a kind has changed.
+
+    Without the capability it may not, as clients such as Java's read the list then, and fail.
+
+    Args:
+        declared: What `initialize` declared to it; None if that is not known.
+        kind: The kind of the list.
+    """
+    name = CHANGED_LISTS[kind]
+    return name == "tools" or declared is None or name in declared.capabilities
 
 
 def changed_notification(kind: str, meta: Mapping[str, Any] | None = None) -> bytes:
