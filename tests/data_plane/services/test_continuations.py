@@ -191,6 +191,20 @@ async def test_an_answer_to_an_unknown_question_is_refused_and_the_call_stays_su
     await fine
 
 
+@pytest.mark.parametrize("levels", [33, 40, 900])
+async def test_a_question_that_no_message_can_carry_is_refused(held: Bench, levels: int) -> None:
+    reply, call = await begin(held)
+    nested: Any = {}
+    for _ in range(levels):
+        nested = {"a": nested}
+    with pytest.raises(AskRefused):
+        await reply_to(call.ask(ELICIT, nested))
+    with pytest.raises(AskRefused):
+        await reply_to(call.ask(SAMPLE, {"n": 10**400}))
+    call.answer(b'{"content":[{"type":"text","text":"done"}]}')
+    assert (await reply).content[0].text == "done"
+
+
 async def test_a_question_of_an_unanswered_method_is_refused_by_the_worker(
     held: Bench,
 ) -> None:

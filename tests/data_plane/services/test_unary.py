@@ -287,6 +287,7 @@ async def test_an_unknown_log_level_is_refused_before_the_call_is_sent(bench: Be
         b'{"structuredContent":%b1%b}' % (b'{"a":' * 40, b"}" * 40),
         b'{"content":[{"type":"x","a":%b1%b}]}' % (b'{"a":' * 40, b"}" * 40),
         b'{"more":%b}' % (b"[" * 60 + b"]" * 60),
+        b'{"more":%b}' % (b'{"a":' * 32 + b"{}" + b"}" * 32),  # too deep for a stream alone
         b'{"more":%b}' % (b"[" * 980 + b"]" * 980),
     ],
 )

@@ -30,6 +30,8 @@ from leaseway.wire.names import DEFAULT_TENANT
 _SURELY_SHALLOW = 30
 """Objects and lists of a result that fits, however they are nested: each level of an object takes
 three of the 100 levels that a protobuf parser reads."""
+_UNTYPABLE: Final = (ValueError, OverflowError, RecursionError, json_format.Error, DecodeError)
+"""Why JSON has no place in a message: it is none, nested too deeply, or has too large a number."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 _MAX_EXACT = 2.0**53  # beyond it a double no longer holds every integer
@@ -111,8 +113,8 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
     try:
         response = _typed(result, is_error)
         if payload.count(b"{") + payload.count(b"[") > _SURELY_SHALLOW:
-            execution_pb2.CallToolResponse.FromString(response.SerializeToString())
-    except (ValueError, OverflowError, RecursionError, json_format.Error, DecodeError) as error:
+            _check_parsable(response)
+    except _UNTYPABLE as error:
         raise Fault(
             Reason.SERVER_ERROR,
             "The server's result is nested too deeply for typed content, or has a number beyond "
@@ -120,6 +122,12 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
             "yes",
         ) from error
     return response
+
+
+def _check_parsable(response: execution_pb2.CallToolResponse) -> None:
+    """Raise a DecodeError if no caller could parse a response, in the message that it gets."""
+    carried = execution_pb2.CallToolStreamingResponse(result=response)
+    execution_pb2.CallToolStreamingResponse.FromString(carried.SerializeToString())
 
 
 def _typed(result: dict[str, Any], is_error: bool) -> execution_pb2.CallToolResponse:
@@ -236,14 +244,13 @@ class UnarySink:
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Add a question; questions of one loop iteration are sent together."""
         try:
-            params = Struct()
-            params.update(_decode(ask.params))
-        except (ValueError, RecursionError):
+            params = _struct(_decode(ask.params))
+            question = execution_pb2.InputRequest(id=str(ask_id), method=ask.method, params=params)
+            _check_parsable(execution_pb2.CallToolResponse(input_required=[question]))
+        except _UNTYPABLE:
             active.refuse(ask_id, "A caller without an exchange cannot receive these params.")
             return
-        self._questions[ask_id] = execution_pb2.InputRequest(
-            id=str(ask_id), method=ask.method, params=params
-        )
+        self._questions[ask_id] = question
         self._other_bytes += self._questions[ask_id].ByteSize()
         asyncio.get_running_loop().call_soon(self._notify_questions)
 
