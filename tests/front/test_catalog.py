@@ -91,6 +91,29 @@ async def test_a_list_that_cannot_be_read_leaves_the_others_current(
             await catalog.close()
 
 
+async def test_a_list_that_was_read_with_a_fault_is_read_again(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake.async_client() as client:
+        faults: list[Exception] = []
+
+        async def fail_once(of: AsyncClient, kind: str, shared: SharedItems) -> CatalogList[Any]:
+            if faults:
+                raise faults.pop()
+            return await list_shared(of, kind, shared)
+
+        monkeypatch.setattr(front_catalog, "list_shared", fail_once)
+        catalog = CatalogCache(client)
+        try:
+            await catalog.listing("tools")
+            faults.append(ValueError("A newer control plane sends what this front cannot read."))
+            fake.server("roads", prefix="roads_").tool(now)
+            await listed(catalog, "tools", 2)
+            assert not faults
+        finally:
+            await catalog.close()
+
+
 async def test_lists_of_many_credentials_share_what_they_have_in_common(
     fake: FakeLeaseway,
 ) -> None:

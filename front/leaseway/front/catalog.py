@@ -319,8 +319,14 @@ class CatalogCache:
             try:
                 if kind in self._items:
                     await self._refresh(kind)
-            except LeasewayError as error:
-                _log.debug("A list could not be read again; the last one is served: %s", error)
+            except Exception as error:  # noqa: BLE001 - or else no later change would be read
+                is_bug = not isinstance(error, LeasewayError)
+                _log.log(
+                    logging.ERROR if is_bug else logging.DEBUG,
+                    "A list could not be read again; the last one is served: %s",
+                    error,
+                    exc_info=is_bug,
+                )
                 await asyncio.sleep(RECONNECT.delay(attempt))
                 attempt += 1
                 continue
