@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 from leaseway.wire.channels.serving import bind, make_server, rpcs_ended
+from leaseway.wire.timing.running_tasks import keep_running
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 if TYPE_CHECKING:
@@ -226,13 +228,17 @@ class _Process:
         namespace = _namespace(config)
         status = ResourceStatus(plane, elector)
         async with asyncio.TaskGroup() as tasks:
+            # A fault in one of these is no reason to end what serves all callers and workers.
+            lasting: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+                "follow credentials": self._authenticator.run,
+                "follow the configuration": partial(follow_config, plane, config, status.loaded),
+            }
+            if namespace:
+                lasting["write the status of resources"] = partial(status.run, namespace)
             running = [
                 tasks.create_task(plane.run()),
-                tasks.create_task(self._authenticator.run()),
-                tasks.create_task(follow_config(plane, config, status.loaded)),
+                *(tasks.create_task(keep_running(work, name)) for name, work in lasting.items()),
             ]
-            if namespace:
-                running.append(tasks.create_task(status.run(namespace)))
             ends: list[asyncio.Task[Any]] = [tasks.create_task(stopping.wait())]
             if elector is not None:
                 ends.append(tasks.create_task(lead_until_lost(plane, elector)))
