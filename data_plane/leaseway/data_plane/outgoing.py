@@ -15,11 +15,19 @@ _MAX_COOKIES: Final = 64
 _MAX_COOKIE: Final = 4096
 """Characters of a cookie's name and value together, as in browsers."""
 
-REFUSED: Final = frozenset((401, 403))
-"""Statuses of a request that its server has not started, for want of a token."""
+_REFUSED: Final = frozenset((401, 403))
 MAX_SENDS: Final = 4
 """How often one request is sent: without a token or with an old one, with another worker's, with
 a new one, and with the nonce that its proof needs."""
+
+
+def is_refused(status: int, headers: Mapping[str, str]) -> bool:
+    """Return whether a server has not started a request, for want of a token.
+
+    Some say that a token is not valid with 400. Names of headers match without regard to case.
+    """
+    says = headers.get("www-authenticate", "") if status == 400 else ""
+    return status in _REFUSED or "invalid_token" in says
 
 
 class Route(NamedTuple):
@@ -59,7 +67,7 @@ class Authorization(Protocol):
     async def refused(
         self, sent: Credential | None, status: int, headers: Mapping[str, str]
     ) -> bool:
-        """Return whether a request that got 401 or 403 should be sent once more.
+        """Return whether a request that was refused should be sent once more.
 
         Args:
             sent: What it presented, or None.

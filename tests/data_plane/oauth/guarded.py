@@ -34,6 +34,8 @@ class Guarded:
         challenge: Whether it says where its metadata is.
         status: Of the plain API.
         unknown: The status of requests without any token.
+        invalid: The status of requests with a token that it does not accept.
+        pushed: What logins sent before their page, with the `Authorization` headers.
         registered: What clients have been registered with.
         registration: More members of the answers to registrations.
         unknown_clients: Clients that it has forgotten.
@@ -57,6 +59,8 @@ class Guarded:
         self.challenge = True
         self.status = 200
         self.unknown = 401
+        self.invalid = 401
+        self.pushed: list[tuple[dict[str, str], str | None]] = []
         self.registered: list[dict[str, Any]] = []
         self.registration: dict[str, Any] = {}
         self.unknown_clients: set[str] = set()
@@ -71,6 +75,7 @@ class Guarded:
         app.router.add_get("/.well-known/oauth-authorization-server", self._metadata)
         app.router.add_post("/token", self._token)
         app.router.add_post("/device", self._device)
+        app.router.add_post("/par", self._push)
         app.router.add_post("/register", self._register)
         app.router.add_route("*", "/mcp", self._mcp)
         app.router.add_get("/ws", self._websocket)
@@ -135,6 +140,14 @@ class Guarded:
         client = {"client_id": f"registered-{len(self.registered)}", **self.registration}
         return web.json_response(client, status=201)
 
+    async def _push(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        if form.get("client_id") in self.unknown_clients:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        self.pushed.append((form, request.headers.get("Authorization")))
+        reference = f"urn:pushed:{len(self.pushed)}"
+        return web.json_response({"request_uri": reference, "expires_in": 60}, status=201)
+
     async def _device(self, request: web.Request) -> web.Response:
         if (await request.post()).get("client_id") in self.unknown_clients:
             return web.json_response({"error": "invalid_client"}, status=401)
@@ -172,7 +185,7 @@ class Guarded:
         if scopes is None:
             self.refused += 1
             headers = {"WWW-Authenticate": f'Bearer error="invalid_token", {metadata}'}
-            status = 401 if token else self.unknown
+            status = self.invalid if token else self.unknown
             return web.Response(status=status, headers=headers if self.challenge else {})
         if method == "tools/call" and not {self.needed} <= {"", *scopes}:
             self.refused += 1

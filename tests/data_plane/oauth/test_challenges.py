@@ -7,7 +7,7 @@ import time
 import pytest
 from multidict import CIMultiDict
 
-from leaseway.data_plane.oauth.challenges import Challenge, challenge_of, read_challenge
+from leaseway.data_plane.oauth.challenges import Challenge, Doubt, challenge_of, read_challenge
 
 PLACE = "https://mcp.example.com/.well-known/oauth-protected-resource"
 
@@ -62,3 +62,22 @@ def test_a_hostile_header_takes_no_time(header: str) -> None:
     for start in ("", "Bearer ", "Bearer x"):
         read_challenge(401, start + header * (16_384 // len(header)))
     assert time.process_time() - began < 1.0
+
+
+def test_a_token_is_doubted_less_often_each_time_that_another_one_does_not_help() -> None:
+    doubt, token, now = Doubt(), object(), 0.0
+    assert not doubt.is_due(token, now, is_new=True)
+    assert doubt.is_due(token, now, is_new=False)
+    for pause in (1_200, 4_800):
+        token = object()
+        doubt.end(token)
+        assert not doubt.is_due(token, now, is_new=True)
+        assert not doubt.is_due(token, now + pause - 1, is_new=False)
+        now += pause
+        assert doubt.is_due(token, now, is_new=False)
+    for _ in range(2):  # these help
+        token = object()
+        doubt.end(token)
+        assert not doubt.is_due(token, now + 299, is_new=False)
+        now += 300
+        assert doubt.is_due(token, now, is_new=False)

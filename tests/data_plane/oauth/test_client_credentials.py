@@ -177,9 +177,11 @@ async def test_a_configured_issuer_is_asked_before_the_first_request(
     assert guarded.granted == [{"grant_type": "client_credentials", "scope": "a b"}]
 
 
+@pytest.mark.parametrize(("status", "says_why"), [(401, True), (400, True), (403, False)])
 async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
-    bench: Bench, guarded: Guarded
+    bench: Bench, guarded: Guarded, status: int, says_why: bool
 ) -> None:
+    guarded.invalid, guarded.challenge = status, says_why
     clock = Clock()
     instance = await started(bench, spec_of(guarded, "http_api"), ENVIRONMENT, Tokens(now=clock))
     await call(instance)

@@ -168,6 +168,40 @@ async def test_a_login_is_not_written_while_a_worker_renews_the_previous_one(
     assert await in_thread(finish_login, begun, {"code": "planted-code"}, store)
 
 
+@pytest.mark.parametrize("secret", ["", "word"])
+async def test_the_request_of_a_login_is_sent_before_where_it_must_be(
+    guarded: Guarded, store: LoginStore, secret: str
+) -> None:
+    offered = {"pushed_authorization_request_endpoint": f"{guarded.base}/par"}
+    guarded.metadata = offered
+    wanted = wanted_of(guarded, Client("me", secret))
+    begun = await in_thread(begin_login, wanted, store, CONSOLE)
+    usual = query_of(begun.url)
+    guarded.metadata = {**offered, "require_pushed_authorization_requests": True}
+    begun = await in_thread(begin_login, wanted, store, CONSOLE)
+    assert query_of(begun.url) == {"client_id": "me", "request_uri": "urn:pushed:1"}
+    [(form, client)] = guarded.pushed
+    changing = ("state", "code_challenge")
+    assert all(form.pop(name) != usual.pop(name) for name in changing)
+    assert form == usual
+    assert bool(client) is bool(secret)
+
+
+async def test_a_kept_client_that_may_send_no_request_is_replaced_at_once(
+    registering: Guarded, store: LoginStore
+) -> None:
+    registering.metadata |= {
+        "pushed_authorization_request_endpoint": f"{registering.base}/par",
+        "require_pushed_authorization_requests": True,
+    }
+    wanted = wanted_of(registering)
+    for client in ("registered-1", "registered-2"):
+        begun = await in_thread(begin_login, wanted, store, CONSOLE)
+        assert query_of(begun.url)["client_id"] == client
+        await in_thread(finish_login, begun, {"code": "planted-code"}, store)
+        registering.unknown_clients = {client}
+
+
 # The redirect.
 
 
@@ -211,6 +245,25 @@ async def test_a_registered_redirect_is_used_as_it_is_written(
         async with browser.get(f"{address}/oauth/back?{query}") as response:
             assert "You are logged in" in await response.text()
     assert (await logging_in.login()).access_token in guarded.accepted
+
+
+async def test_the_last_page_of_a_login_says_whether_the_code_was_accepted(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    async def refuse(form: Mapping[str, str]) -> web.Response:
+        return web.json_response({"error": "invalid_grant"}, status=400)
+
+    guarded.answer = refuse
+    logging_in = Logging(wanted_of(guarded, Client("me")), store)
+    asked = query_of((await logging_in.told()).url)
+    async with aiohttp.ClientSession() as browser:
+        query = {"state": asked["state"], "code": "planted-code"}
+        async with browser.get(asked["redirect_uri"], params=query) as response:
+            page = await response.text()
+    assert "The login failed: the authorization server" in page
+    assert "answered with invalid_grant. You can close this page." in page
+    with pytest.raises(AuthorizationError, match="invalid_grant"):
+        await logging_in.login()
 
 
 def test_a_redirect_without_a_path_has_none() -> None:

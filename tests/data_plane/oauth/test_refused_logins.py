@@ -107,6 +107,20 @@ async def test_a_server_that_has_moved_needs_a_new_login(
     assert caught.value.reason is Reason.LOGIN_REQUIRED
 
 
+@pytest.mark.parametrize("refresh_token", ["", "planted-refresh"])
+async def test_a_403_that_asks_for_nothing_costs_nobody_a_login_that_cannot_be_renewed(
+    guarded: Guarded, store: LoginStore, refresh_token: str
+) -> None:
+    wanted, login = expired(guarded, store)
+    store.write(replace(login, expires_at=None, refresh_token=refresh_token))
+    attempt = Attempt(Challenge(401), refused="old", is_doubted=True)
+    answer = await in_thread(SealedTokens(store), wanted, attempt)
+    assert (answer.access_token == "old") is not bool(refresh_token)
+    kept = store.read(wanted.login)
+    assert kept is not None
+    assert not kept.ended
+
+
 async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
     attempts: list[Attempt] = []
 

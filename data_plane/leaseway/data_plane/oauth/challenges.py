@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _MAX_CHALLENGE: Final = 16 << 10
+_NEXT_DOUBT: Final = 300.0
+_LAST_DOUBT: Final = 86_400.0
+"""Seconds between two doubts, at first and at most."""
 _BEARER: Final = "bearer"
 _DPOP: Final = "dpop"
 _CHARACTER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]"
@@ -93,3 +96,41 @@ def _challenges(header: str) -> Iterator[tuple[str, dict[str, str]]]:
             parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
     if scheme:
         yield scheme, parameters
+
+
+class Doubt:
+    """Decides when a 403 that asks for nothing is a reason to renew the token that was sent.
+
+    Many servers say so of a token that they know no more, as of a call that nobody may make; a new
+    token tells which it was. If it was the call, the next doubt comes later, fourfold each time:
+    some authorization servers count tokens.
+    """
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+        self._pause = _NEXT_DOUBT
+        self._given: object = None
+
+    def is_due(self, token: object, now: float, *, is_new: bool) -> bool:
+        """Return whether to renew a token that was refused so.
+
+        Args:
+            token: The token.
+            now: The monotonic clock.
+            is_new: Whether it has just been issued, so that another one would not help.
+        """
+        if is_new:
+            if token is self._given:  # the doubt that gave it was in vain
+                self._given, self._pause = None, min(4 * self._pause, _LAST_DOUBT)
+                self._not_before = now + self._pause
+            return False
+        if now < self._not_before:
+            return False
+        if self._given is not None:  # it has helped
+            self._pause = _NEXT_DOUBT
+        self._not_before = now + _NEXT_DOUBT
+        return True
+
+    def end(self, token: object) -> None:
+        """Note the token that a doubt gave."""
+        self._given = token

@@ -35,6 +35,7 @@ from leaseway.spec.auth import (
 from leaseway.wire.timing.retry_after import retry_delay
 
 _CLIENT_DOCUMENTS: Final = "client_id_metadata_document_supported"
+_PUSH_ENDPOINT: Final = "pushed_authorization_request_endpoint"
 _BELOW_PATH: Final = "/.well-known/oauth-authorization-server"
 _PLACE: Final = re.compile(
     r"(https?://.+)/\.well-known/(?:oauth-authorization-server|openid-configuration)(/.*)?"
@@ -45,13 +46,19 @@ _MAX_ISSUERS: Final = 3
 
 @dataclass(frozen=True)
 class AuthorizationServer:
-    """The metadata of an authorization server; endpoints that it does not have are empty."""
+    """The metadata of an authorization server; endpoints that it does not have are empty.
+
+    Attributes:
+        push_endpoint: Where the request of a login must be sent before (RFC 9126); empty if it
+            need not be.
+    """
 
     issuer: str
     token_endpoint: str
     authorization_endpoint: str = ""
     registration_endpoint: str = ""
     device_endpoint: str = ""
+    push_endpoint: str = ""
     revocation_endpoint: str = ""
     client_auth_methods: tuple[str, ...] = ()
     assertion_algorithms: tuple[str, ...] = ()
@@ -385,12 +392,14 @@ def _server(document: Mapping[str, Any], issuer: str, needed_of: str = "") -> Au
     Raises:
         AuthorizationError: They cannot be used.
     """
+    must_push = document.get("require_pushed_authorization_requests") is True
     return AuthorizationServer(
         issuer=issuer,
         token_endpoint=_endpoint(document, "token_endpoint", needed_of or issuer),
         authorization_endpoint=_endpoint(document, "authorization_endpoint"),
         registration_endpoint=_endpoint(document, "registration_endpoint"),
         device_endpoint=_endpoint(document, "device_authorization_endpoint"),
+        push_endpoint=_endpoint(document, _PUSH_ENDPOINT) if must_push else "",
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         client_auth_methods=texts_in(document, "token_endpoint_auth_methods_supported"),
         assertion_algorithms=texts_in(document, "token_endpoint_auth_signing_alg_values_supported"),

@@ -1,17 +1,20 @@
-"""One attempt to obtain a token: discovery, then a request to the token endpoint. Blocks."""
+"""One attempt to obtain a token, and the token in use that it gives.
+
+An attempt is discovery, then a request to the token endpoint. It blocks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
 from leaseway.data_plane.core.resolved_values import UnresolvedValue
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.metadata import Discovered, discover
-from leaseway.data_plane.oauth.proofs import ProofKey
+from leaseway.data_plane.oauth.proofs import PROOF_HEADER, ProofKey, nonce_of
 from leaseway.data_plane.oauth.requests import (
     Client,
     TokenAnswer,
@@ -23,7 +26,13 @@ from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import ALWAYS, NO_RESOURCE, Auth
 from leaseway.vault.logins import LoginKey
 
+if TYPE_CHECKING:
+    from yarl import URL
+
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TRUSTED: Final = 10.0
+"""Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
+request another one."""
 RENEWED_EARLY: Final = 60.0
 """Seconds before its end that a token is renewed, unless it lives for a short time."""
 
@@ -100,12 +109,14 @@ class Attempt:
         refused: The access token that the server no longer accepts, or empty.
         is_new: Whether that token has just been issued. A login's one is kept then, and only the
             authorization server that its server names is looked at.
+        is_doubted: Whether that token may still be good: one that cannot be renewed is kept.
     """
 
     challenge: Challenge
     scopes: tuple[str, ...] = ()
     refused: str = field(default="", repr=False)
     is_new: bool = False
+    is_doubted: bool = False
 
 
 class ObtainToken(Protocol):
@@ -122,6 +133,63 @@ class ObtainToken(Protocol):
 def renewal_lead(lifetime: float) -> float:
     """Return how many seconds before its end a token is renewed: a fifth of its life at most."""
     return min(RENEWED_EARLY, lifetime * 0.2)
+
+
+@dataclass
+class Nonce:
+    """The newest nonce of a server; every response may bring another one (RFC 9449, section 9)."""
+
+    newest: str = ""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token in use.
+
+    Attributes:
+        header: The value of `Authorization`.
+        trusted_until: Until when a refusal is no reason to request another one, on the monotonic
+            clock, like the other times.
+        renew_at: When it is renewed; infinity for never.
+        expires_at: When it must not be sent any more.
+        nonce: Of the server, for the proofs of a token that is bound to a key.
+    """
+
+    header: str = field(repr=False)
+    trusted_until: float
+    renew_at: float
+    expires_at: float
+    answer: TokenAnswer = field(repr=False)
+    nonce: Nonce = field(repr=False)
+
+    @classmethod
+    def of(cls, answer: TokenAnswer, now: float, nonce: Nonce) -> Token:
+        lifetime = float("inf") if answer.lifetime is None else answer.lifetime
+        early = renewal_lead(lifetime)
+        issued = now - answer.age
+        trusted = issued + min(TRUSTED, lifetime / 2)
+        scheme = "Bearer" if answer.key is None else "DPoP"
+        return cls(
+            header=f"{scheme} {answer.access_token}",
+            trusted_until=trusted,
+            renew_at=issued + lifetime - early,
+            expires_at=issued + lifetime,
+            answer=answer,
+            nonce=nonce,
+        )
+
+    def headers(self, method: str, url: URL) -> Mapping[str, str]:
+        """Return the headers of one request; an `outgoing.Credential`."""
+        key, token = self.answer.key, self.answer.access_token
+        if key is None:
+            return {"Authorization": self.header}
+        proof = key.proof(method, str(url), token=token, nonce=self.nonce.newest)
+        return {"Authorization": self.header, PROOF_HEADER: proof}
+
+    def learn(self, headers: Mapping[str, str]) -> None:
+        """Note the nonce that a response gives for the next proof."""
+        if self.answer.key is not None:
+            self.nonce.newest = nonce_of(headers) or self.nonce.newest
 
 
 def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:

@@ -200,7 +200,8 @@ class SealedTokens:
                 needs_login=True,
                 has_ended=True,
             )
-        if attempt.is_new and login.access_token:
+        is_kept = attempt.is_new or (attempt.is_doubted and not login.refresh_token)
+        if is_kept and login.access_token:
             return self._answer(login)
         if not login.refresh_token:
             store.write(login.ended_by("has expired"))

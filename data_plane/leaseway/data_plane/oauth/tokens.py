@@ -14,14 +14,14 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leaseway.data_plane.core.ports import ChangedLogins, InstanceListener
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.caller_tokens import CallerTokens
-from leaseway.data_plane.oauth.challenges import Challenge, challenge_of
+from leaseway.data_plane.oauth.challenges import Challenge, Doubt, challenge_of
 from leaseway.data_plane.oauth.errors import (
     AuthorizationError,
     fault_of,
@@ -29,8 +29,16 @@ from leaseway.data_plane.oauth.errors import (
     no_caller_token,
 )
 from leaseway.data_plane.oauth.logins.links import LoginLinks
-from leaseway.data_plane.oauth.obtaining import Attempt, ObtainToken, Wanted, obtain, renewal_lead
-from leaseway.data_plane.oauth.proofs import PROOF_HEADER, USE_NONCE, nonce_of
+from leaseway.data_plane.oauth.obtaining import (
+    TRUSTED,
+    Attempt,
+    Nonce,
+    ObtainToken,
+    Token,
+    Wanted,
+    obtain,
+)
+from leaseway.data_plane.oauth.proofs import USE_NONCE
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.outgoing import Authorization, Credential
 from leaseway.spec.canonical import canonical_bytes
@@ -42,13 +50,7 @@ from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.timing.backoff import AWAIT_LOGIN, REQUEST_REFUSED_TOKEN, REQUEST_TOKEN
 
-if TYPE_CHECKING:
-    from yarl import URL
-
 _logger = logging.getLogger(__name__)
-_TRUSTED: Final = 10.0
-"""Seconds, at most half of its lifetime, in which a new token that is refused is no reason to
-request another one."""
 _MAX_ATTEMPTS: Final = 8
 """Attempts for one server and tenant at the same time; each has a thread. An authorization server
 that is slow, or a tenant with many tokens, delays the tokens of no other server and tenant."""
@@ -59,63 +61,6 @@ _LAST: Final = 5.0
 """Seconds for a renewal in progress: a refresh token that is being spent must be replaced."""
 _TRIED: Final = 60.0
 """Seconds before scopes that were not granted are requested again."""
-
-
-@dataclass
-class Nonce:
-    """The newest nonce of a server; every response may bring another one (RFC 9449, section 9)."""
-
-    newest: str = ""
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token in use.
-
-    Attributes:
-        header: The value of `Authorization`.
-        trusted_until: Until when a refusal is no reason to request another one, on the monotonic
-            clock, like the other times.
-        renew_at: When it is renewed; infinity for never.
-        expires_at: When it must not be sent any more.
-        nonce: Of the server, for the proofs of a token that is bound to a key.
-    """
-
-    header: str = field(repr=False)
-    trusted_until: float
-    renew_at: float
-    expires_at: float
-    answer: TokenAnswer = field(repr=False)
-    nonce: Nonce = field(repr=False)
-
-    @classmethod
-    def of(cls, answer: TokenAnswer, now: float, nonce: Nonce) -> Token:
-        lifetime = float("inf") if answer.lifetime is None else answer.lifetime
-        early = renewal_lead(lifetime)
-        issued = now - answer.age
-        trusted = issued + min(_TRUSTED, lifetime / 2)
-        scheme = "Bearer" if answer.key is None else "DPoP"
-        return cls(
-            header=f"{scheme} {answer.access_token}",
-            trusted_until=trusted,
-            renew_at=issued + lifetime - early,
-            expires_at=issued + lifetime,
-            answer=answer,
-            nonce=nonce,
-        )
-
-    def headers(self, method: str, url: URL) -> Mapping[str, str]:
-        """Return the headers of one request; an `outgoing.Credential`."""
-        key, token = self.answer.key, self.answer.access_token
-        if key is None:
-            return {"Authorization": self.header}
-        proof = key.proof(method, str(url), token=token, nonce=self.nonce.newest)
-        return {"Authorization": self.header, PROOF_HEADER: proof}
-
-    def learn(self, headers: Mapping[str, str]) -> None:
-        """Note the nonce that a response gives for the next proof."""
-        if self.answer.key is not None:
-            self.nonce.newest = nonce_of(headers) or self.nonce.newest
 
 
 class InstanceProblems:
@@ -374,6 +319,7 @@ class _Grant:
         self._step_up: asyncio.Task[None] | None = None
         self._failures = 0
         self._questioned_until = 0.0
+        self._doubt = Doubt()
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
@@ -432,7 +378,9 @@ class _Grant:
         if is_bound and challenge.error == USE_NONCE:  # the token is good, the proof was not
             return bool(self._nonce.newest)
         if challenge.status == 403:  # the token stays good for other requests
-            return await self._stepped_up(challenge)
+            if await self._stepped_up(challenge):
+                return True
+            return not self._added_scopes(challenge) and await self._doubted(token)
         added = self._added_scopes(challenge)
         must_bind = challenge.asks_only_proof and not is_bound and not self._asked_proof
         self._asked_proof = self._asked_proof or must_bind
@@ -485,6 +433,31 @@ class _Grant:
         if not task.cancelled():
             task.exception()  # whoever waits gets it
 
+    async def _doubted(self, token: Token | None) -> bool:
+        """Return whether another token was obtained because this one may not be known any more.
+
+        Raises:
+            Fault: LOGIN_REQUIRED: it has ended, and so has its login.
+        """
+        if token is None or self._now() < self._not_before:
+            return False
+        is_new = self._now() < token.trusted_until
+        is_due = self._running is None and self._doubt.is_due(token, self._now(), is_new=is_new)
+        if not is_due and self._running is None:
+            return False
+        refused, failures = token.answer.access_token, self._failures
+        challenge = self._challenge or Challenge(401)
+        try:
+            found = await self._renewed(Attempt(challenge, self._scopes, refused, is_doubted=True))
+        except Fault as fault:
+            if fault.reason is Reason.LOGIN_REQUIRED:
+                raise
+            self._failures, self._not_before = failures, 0.0  # the server has answered, after all
+            return False
+        if is_due:
+            self._doubt.end(found)
+        return found.header != token.header
+
     async def _on_new_refused(self, token: Token, challenge: Challenge) -> bool:
         """Find out, once in a while, whether the server has moved since a person logged in.
 
@@ -493,7 +466,7 @@ class _Grant:
         has_login = self._wanted.auth.grant == "authorization_code"
         if not has_login or self._now() < self._questioned_until:
             raise self._unaccepted()
-        self._questioned_until = self._now() + _TRUSTED
+        self._questioned_until = self._now() + TRUSTED
         refused = token.answer.access_token
         found = await self._renewed(Attempt(challenge, self._scopes, refused, is_new=True))
         if found.header == token.header:
@@ -550,7 +523,7 @@ class _Grant:
             self._running = asyncio.get_running_loop().create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
-        server, refused = self._wanted.server, attempt.refused
+        server, refused = self._wanted.server, "" if attempt.is_doubted else attempt.refused
         try:
             answer = await self._attempt(self._wanted, attempt)
         except AuthorizationError as error:

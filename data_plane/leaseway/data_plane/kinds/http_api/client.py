@@ -23,7 +23,7 @@ from leaseway.data_plane.kinds.http_api.redirects import Sending, next_sending
 from leaseway.data_plane.kinds.http_api.requests import HttpRequest
 from leaseway.data_plane.kinds.http_api.results import HttpResponse, is_packed, unpacked
 from leaseway.data_plane.mcp.host import http_client
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, Credential, Outgoing, Route, is_refused
 from leaseway.spec.kinds.http_tools import IDEMPOTENT, OF_AUTH, SAFE_METHODS
 from leaseway.wire import bounds
 from leaseway.wire.channels.encryption import leaves_encryption, untrusted
@@ -197,7 +197,7 @@ class HttpToolClient:
         for _ in range(MAX_SENDS):
             credential = await authorization.credential()
             response = await self._send_once(request, trace, sending, carried, credential)
-            if response.status not in REFUSED or sending.is_done:
+            if sending.is_done or not is_refused(response.status, response.headers):
                 return response
             sending.written = False  # the server did nothing with it
             if not await authorization.refused(credential, response.status, response.headers):

@@ -24,7 +24,7 @@ from leaseway.data_plane.kinds.remote.http.errors import (
     unreachable,
 )
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, handshake_url
+from leaseway.data_plane.outgoing import MAX_SENDS, Credential, Outgoing, handshake_url, is_refused
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -76,9 +76,9 @@ class WebSocketTransport(PullTransport):
             try:
                 await self._open(self._session, credential)
             except aiohttp.WSServerHandshakeError as error:
-                if authorization is None or error.status not in REFUSED:
-                    raise self._refusal(error) from None
                 headers = error.headers or CIMultiDict()
+                if authorization is None or not is_refused(error.status, headers):
+                    raise self._refusal(error) from None
                 if credential is not None:
                     credential.learn(headers)
                 is_renewed = await authorization.refused(credential, error.status, headers)

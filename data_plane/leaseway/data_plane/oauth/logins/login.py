@@ -144,15 +144,15 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
     planned = PlannedLogin(
         wanted=wanted, server=found.server, kind=kind, scopes=scopes, store=store.clients
     )
-    ask, kept = _by_device if request.by_device else _by_browser, planned.kept(request.now())
+    kept = planned.kept(request.now())
+    ask = _by_device if request.by_device else _by_browser
     try:
-        answer, client = ask(request, web, found, planned, kept)
+        return ask(request, web, found, planned, kept, store)
     except _ClientForgottenError:
-        answer, client = ask(request, Web(wanted.configured), found, planned, None)
-    return _seal(planned, found, answer, client, store, request.now())
+        return ask(request, Web(wanted.configured), found, planned, None, store)
 
 
-class _ClientForgottenError(Exception):
+class _ClientForgottenError(AuthorizationError):
     """The kept client that a login used was refused, and is forgotten: another one may help."""
 
 
@@ -163,7 +163,9 @@ def _forgetting(client: LoginClient, planned: PlannedLogin) -> Iterator[None]:
         yield
     except AuthorizationError as error:
         if client.forget_refused(error, planned.store):
-            raise _ClientForgottenError from error
+            raise _ClientForgottenError(
+                f"{error}; open the new address that the command shows"
+            ) from error
         raise
 
 
@@ -260,18 +262,21 @@ def _by_browser(
     found: Discovered,
     planned: PlannedLogin,
     kept: RegisteredClient | None,
-) -> tuple[TokenAnswer, LoginClient]:
+    store: LoginStore,
+) -> tuple[Login, bool]:
     def reject(fault: str) -> None:
         request.tell(Told(fault=fault))
 
     _check_page(found.server)
     with _redirect(request.wanted.auth, kept) as redirect:
         client = planned.choose(web, redirect.url, kept)
-        begun = _begun(planned, found, redirect.url, redirect.state, client)
+        with _forgetting(client, planned):
+            begun = _begun(web, planned, found, redirect.url, redirect.state, client)
         request.tell(Told(begun.url))
         answer = redirect.wait(request.timeout, request.pasted, reject)
-    with _forgetting(client, planned):
-        return _granted(begun, answer), client
+        with _forgetting(client, planned):
+            tokens = _granted(begun, answer)
+        return _seal(planned, found, tokens, client, store, request.now())
 
 
 def _check_page(server: AuthorizationServer) -> None:
@@ -333,8 +338,15 @@ def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
         wanted=wanted, server=found.server, kind=redirect, scopes=scopes, store=store.clients
     )
     _check_page(found.server)
-    client = planned.choose(web, redirect, planned.kept(time.time()))
-    return _begun(planned, found, redirect, secrets.token_urlsafe(32), client)
+    client, state = (
+        planned.choose(web, redirect, planned.kept(time.time())),
+        secrets.token_urlsafe(32),
+    )
+    try:
+        with _forgetting(client, planned):
+            return _begun(web, planned, found, redirect, state, client)
+    except _ClientForgottenError:
+        return _begun(web, planned, found, redirect, state, planned.choose(web, redirect, None))
 
 
 def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore) -> Login:
@@ -354,7 +366,12 @@ def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore
 
 
 def _begun(
-    planned: PlannedLogin, found: Discovered, redirect: str, state: str, client: LoginClient
+    web: Web,
+    planned: PlannedLogin,
+    found: Discovered,
+    redirect: str,
+    state: str,
+    client: LoginClient,
 ) -> BegunLogin:
     from mcp.client.auth.oauth2 import PKCEParameters
 
@@ -375,6 +392,8 @@ def _begun(
         **habits_of(found.server).login,
         **planned.wanted.auth.parameters,
     }
+    if found.server.push_endpoint:
+        query = _pushed(web, found.server, client.client, query, key)
     url = _with_query(found.server.authorization_endpoint, query)
     return BegunLogin(
         planned=planned,
@@ -386,6 +405,21 @@ def _begun(
         url=url,
         key=key,
     )
+
+
+def _pushed(
+    web: Web,
+    server: AuthorizationServer,
+    client: Client,
+    query: Mapping[str, str],
+    key: ProofKey | None,
+) -> Mapping[str, str]:
+    """Send the request of a login; return the query that stands for it (RFC 9126)."""
+    response = post(web, server, server.push_endpoint, client, query, key)
+    reference = text_in(document_of(response) or {}, "request_uri")
+    if not reference:
+        raise AuthorizationError(f"{place_of(server.push_endpoint)} answered without a request_uri")
+    return {"client_id": client.id, "request_uri": reference}
 
 
 def _granted(begun: BegunLogin, answer: Mapping[str, str]) -> TokenAnswer:
@@ -429,7 +463,8 @@ def _by_device(
     found: Discovered,
     planned: PlannedLogin,
     kept: RegisteredClient | None,
-) -> tuple[TokenAnswer, LoginClient]:
+    store: LoginStore,
+) -> tuple[Login, bool]:
     server = found.server
     if not server.device_endpoint:
         raise AuthorizationError(
@@ -438,7 +473,8 @@ def _by_device(
         )
     chosen = planned.choose(web, "", kept)
     with _forgetting(chosen, planned):
-        return _by_code(request, web, found, planned, chosen), chosen
+        tokens = _by_code(request, web, found, planned, chosen)
+    return _seal(planned, found, tokens, chosen, store, request.now())
 
 
 def _by_code(

@@ -22,13 +22,19 @@ from urllib.parse import parse_qs, urlsplit
 
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
 from leaseway.data_plane.oauth.metadata import AuthorizationServer
-from leaseway.data_plane.oauth.web import place_of
+from leaseway.data_plane.oauth.web import ATTEMPT, place_of
+from leaseway.vault.key import VaultError
 
 MAX_CODE: Final = 8_192
 _USUAL: Final = "http://127.0.0.1/callback"
 _LOCALHOST: Final = "localhost"
 _MAX_PASTED: Final = 32_768
 _WAKE: Final = b"\0"
+_PATIENCE: Final = ATTEMPT + 5.0
+"""Seconds that a browser waits for the end of its login."""
+_SHOWN: Final = 5.0
+"""Seconds for its page to reach it."""
+_UNKNOWN: Final = "Whether the login succeeds is not known yet; the command says it."
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -41,6 +47,8 @@ class _Server(http.server.ThreadingHTTPServer):
 
 class Redirect:
     """Waits for the one redirect with the right state, on loopback or as a pasted line.
+
+    The browser's page comes at the end of the context, and tells what the login came to.
 
     Args:
         uri: The address as it is registered; without a port, any; empty for the usual one.
@@ -60,6 +68,9 @@ class Redirect:
         self._path = parts.path or "/"
         self._answer: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._end = "The login failed; the command says why."
+        self._has_ended, self._is_shown = threading.Event(), threading.Event()
+        self._is_shown.set()  # no browser waits
         host = parts.hostname or _LOCALHOST
         self._servers = self._listeners(host, parts.port or port)
         self._woken, self._wake = socket.socketpair()
@@ -97,7 +108,13 @@ class Redirect:
             threading.Thread(target=server.serve_forever, name="redirect", daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._end = "You are logged in."
+        elif isinstance(error, AuthorizationError | VaultError):
+            self._end = f"The login failed: {str(error).rstrip('.')}."
+        self._has_ended.set()
+        self._is_shown.wait(_SHOWN)
         for server in self._servers:
             server.shutdown()
             server.server_close()
@@ -144,14 +161,14 @@ class Redirect:
         if not text:
             return ""
         query = text.partition("?")[2] or text
-        if self._take(query.partition("#")[0]):
+        if self._take(query.partition("#")[0], by_browser=False):
             return ""
         return (
             "That is not the address that the browser was sent to after this login: it has a state"
             " and a code. Copy the whole address."
         )
 
-    def _take(self, query: str) -> bool:
+    def _take(self, query: str, *, by_browser: bool) -> bool:
         """Take the first parameters that have the right state; return whether these are."""
         found = {name: values[0] for name, values in _parameters(query).items()}
         is_ours = secrets.compare_digest(found.get("state", "").encode(), self.state.encode())
@@ -159,19 +176,22 @@ class Redirect:
             if not is_ours or self._answer:
                 return False
             self._answer = found
+            if by_browser:
+                self._is_shown.clear()
         return True
 
     def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
-        if parts.path != self._path or not self._take(parts.query):
+        if parts.path != self._path or not self._take(parts.query, by_browser=True):
             _show(request, HTTPStatus.NOT_FOUND, "This is not the page of a login.")
             return
-        text = "The login failed. " if "error" in self._answer else "You are logged in. "
         try:
-            _show(request, HTTPStatus.OK, f"{text}You can close this page.")
-        finally:
             with contextlib.suppress(OSError):  # nobody waits any more
                 self._wake.send(_WAKE)
+            end = self._end if self._has_ended.wait(_PATIENCE) else _UNKNOWN
+            _show(request, HTTPStatus.OK, f"{end} You can close this page.")
+        finally:
+            self._is_shown.set()
 
 
 def _parameters(query: str) -> Mapping[str, list[str]]:

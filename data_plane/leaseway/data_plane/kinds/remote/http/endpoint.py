@@ -22,7 +22,7 @@ from leaseway.data_plane.kinds.remote.http.errors import (
     unreadable,
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt
-from leaseway.data_plane.outgoing import MAX_SENDS, REFUSED, Credential, Outgoing, Route
+from leaseway.data_plane.outgoing import MAX_SENDS, Credential, Outgoing, Route, is_refused
 from leaseway.wire.clients.mcp_headers import SESSION_HEADER
 from leaseway.wire.errors import Fault, Reason
 
@@ -87,7 +87,7 @@ class HttpEndpoint:
     ) -> aiohttp.ClientResponse:
         """Send a request and return its response of any status; follow redirects.
 
-        A request that the server refuses with 401 or 403 is sent again if a new token may help.
+        A request that the server refuses for want of a token is sent again if a new one may help.
 
         Raises:
             Fault: A redirect that must not be followed, or there is no token.
@@ -107,7 +107,7 @@ class HttpEndpoint:
             credential = await authorization.credential()
             self.lacks_token = False
             response = await self._follow(method, sent, body, credential)
-            if response.status not in REFUSED:
+            if not is_refused(response.status, response.headers):
                 return response
             if body is not None:
                 body.mark_written(False)  # the server did nothing with it
