@@ -65,7 +65,15 @@ async def test_a_call_of_the_official_client_waits_for_the_login_and_goes_on(
         assert person.asked == ["Log in to whoami to go on."]
 
 
-async def test_who_has_not_logged_in_is_listed_a_login_and_the_tools_after_it(url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "scope", "arguments"),
+    [("leased", "", {"serverId": "whoami"}), ("shared", "/whoami", {})],
+    ids=["all", "one"],
+    indirect=["url"],
+)
+async def test_who_has_not_logged_in_is_listed_a_login_and_the_tools_after_it(
+    url: str, scope: str, arguments: dict[str, Any]
+) -> None:
     async def names() -> set[str]:
         return {tool.name for tool in (await client.list_tools()).tools} - OWN
 
@@ -74,9 +82,17 @@ async def test_who_has_not_logged_in_is_listed_a_login_and_the_tools_after_it(ur
 
     async with browser() as pages:
         person = Person(pages, "alice")
-        async with Client(url, elicitation_callback=person.accept) as client:
+        address = f"{url}{scope}"
+        async with Client(address) as client:
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool("whoami", {}, read_timeout_seconds=BOUND)
+            assert refused.value.data["reason"] == "LOGIN_REQUIRED"
+        async with Client(address, elicitation_callback=person.accept) as client:
             assert await names() == {"mcp_login"}
-            arguments = {"serverId": "whoami"}
+            [login] = [
+                tool for tool in (await client.list_tools()).tools if tool.name == "mcp_login"
+            ]
+            assert set(login.input_schema.get("properties", ())) == {*arguments}
             result = await client.call_tool("mcp_login", arguments, read_timeout_seconds=BOUND)
             assert text_of(result).startswith("You are logged in to server whoami.")
             await eventually(has_tools)

@@ -23,6 +23,7 @@ from leaseway.front.lists.definitions import (
     PagedListing,
 )
 from leaseway.front.lists.linked_resources import LinkedResources
+from leaseway.front.lists.login_tool import login_to
 from leaseway.front.lists.seen import SeenLists
 from leaseway.front.lists.ui_resources import (
     ServerResource,
@@ -106,11 +107,7 @@ class CatalogCache:
             items = await self._read(kind)
         listing = self._listings.get((kind, scope))
         if listing is None:
-            in_scope = (
-                [item for item in items if item.server_id == scope]
-                if scope
-                else items_for_client(items)
-            )
+            in_scope = _in_scope(kind, items, scope) if scope else items_for_client(items)
             # While servers start, the list is about to change.
             ttl = 0 if getattr(items, "pending", ()) else LIST_TTL
             listing = replace(LISTINGS[kind](in_scope), ttl=ttl)
@@ -361,6 +358,12 @@ class Instructions:
         """Return the instructions, limited to the server `scope` unless that is empty."""
         servers = joined_instructions(await self._catalog.introductions(scope))
         return "\n\n".join(part for part in (self.own, servers) if part)
+
+
+def _in_scope(kind: str, items: Collection[Any], server: str) -> list[Any]:
+    """Return the items of one server; it may list more once a person has logged in."""
+    own = [item for item in items if item.server_id == server]
+    return own + login_to(server, items) if kind == "tools" else own
 
 
 def joined_instructions(introductions: Iterable[ServerIntroduction]) -> str:

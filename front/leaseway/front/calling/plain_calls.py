@@ -21,6 +21,7 @@ from leaseway.front.calling.session_argument import InvalidSessionArgument, take
 from leaseway.front.calling.suspended_calls import Binding, asks_for_input, seal_state
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.lists.definitions import PagedListing, header_arguments, listed_schema
+from leaseway.front.lists.login_tool import login_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.protocol.envelope import ABSENT, VERSION_KEY
 from leaseway.front.protocol.eras import to_2025_11_25
@@ -266,7 +267,7 @@ class PlainCalls:
     def _learn(self, known: _KnownList, scope: str, name: str) -> PlainTool | None:
         listing, offer = known.listing, self._offer
         tool = find_tool(listing, name)
-        if tool is None or listed_schema(tool).names:
+        if tool is None or listed_schema(tool).names or login_arguments(scope, tool) is not None:
             return None
         schema = tool.output_schema
         offered = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from msgspec import structs
+
 from leaseway.front.calling import approvals
 from leaseway.front.calling.conversations import Conversations, client_name
 from leaseway.front.calling.handles import ACQUIRE, SessionOffer, acquire, handle_tool, release
@@ -20,6 +22,7 @@ from leaseway.front.calling.session_argument import InvalidSessionArgument, anno
 from leaseway.front.calling.suspended_calls import TIMEOUT, HeldSessions, asks_for_input
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.lists.definitions import server_arguments
+from leaseway.front.lists.login_tool import login_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.protocol.messages import CallParams, JsonRpcError
@@ -91,13 +94,10 @@ class ToolCalls:
                 return adapt_result(tool_error(str(error)), modern=request.modern)
             tool = tool or await self._own_tool(request, place.session, params.name)
             if tool is None and request.scope:
-                raise JsonRpcError(
-                    INVALID_PARAMS,
-                    f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
-                    "returns its tools.",
-                )
+                params = await self._before_login(request.scope, params)
         if tool is not None:
-            arguments = server_arguments(tool, arguments)
+            login = login_arguments(request.scope, tool)
+            arguments = server_arguments(tool, arguments) if login is None else login
         try:
             return await self.call_in(request, place, tool, params, arguments)
         except BaseException:
@@ -155,6 +155,24 @@ class ToolCalls:
         if tool is not None and not request.scope:
             self._catalog.learn_links(request.session_id, tool.server_id, result.payload)
         return client_result(request, place, tool, result)
+
+    async def _before_login(self, scope: str, params: CallParams) -> CallParams:
+        """Return a call of a tool that a server may list once a person has logged in.
+
+        Its worker asks for the login.
+
+        Raises:
+            JsonRpcError: No login is needed, so that there is no such tool.
+        """
+        listing = await self._catalog.listing("tools", scope)
+        if not any(login_arguments(scope, tool) for tool in listing.items.values()):
+            raise JsonRpcError(
+                INVALID_PARAMS,
+                f"Server '{scope}' has no tool '{params.name[:100]}'; tools/list returns its "
+                "tools.",
+            )
+        original = params.name.removeprefix(f"{scope}:")
+        return structs.replace(params, name=f"{scope}:{original}")
 
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
         """Return a tool that only a session has, or None."""

@@ -286,12 +286,13 @@ def error_result(error: LeasewayError, tool: Tool | None) -> bytes | None:
     """
     if isinstance(error, InvalidArguments):
         return tool_error(str(error))
-    if isinstance(error, LoginRequired) and error.url and _is_login(tool):
+    if isinstance(error, LoginRequired) and error.url and is_login(tool):
         return tool_error(f"{error}{advice_for(Reader.MODEL, error.metadata)}")
     return None
 
 
-def _is_login(tool: Tool | None) -> bool:
+def is_login(tool: Tool | None) -> bool:
+    """Return whether a tool is Leaseway's own for logins."""
     return tool is not None and tool.server_id == ADMIN_TOOLSET and tool.original_name == LOGIN_TOOL
 
 

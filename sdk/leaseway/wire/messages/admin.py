@@ -18,12 +18,26 @@ RELEASE_TOOL: Final = "mcp_release"
 LOGIN_TOOL: Final = "mcp_login"
 """Has the person for whom a model works log in to a server, for models."""
 
+WITHOUT_LOGIN: Final = "leaseway/withoutLogin"
+"""The key of `_meta` of `mcp_login` with all servers to which the person has not logged in."""
+
+_PAGE: Final = (
+    "The person is sent to a page to log in, or the error has the address of that page: tell it to "
+    "the person. List the tools again afterwards."
+)
 _MAX_ID: Final = 64
 _MAX_NAMED: Final = 20
 
 
 def _definition(
-    name: str, title: str, description: str, server: str, *, destructive: bool, open_world: bool
+    name: str,
+    title: str,
+    description: str,
+    server: str,
+    *,
+    destructive: bool,
+    open_world: bool,
+    meta: dict[str, Any] | None = None,
 ) -> bytes:
     """Return the definition of a tool whose one argument is a server, described by `server`."""
     definition: dict[str, Any] = {
@@ -51,6 +65,8 @@ def _definition(
             "openWorldHint": open_world,
         },
     }
+    if meta:
+        definition["_meta"] = meta
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -58,13 +74,12 @@ def login_definition(servers: Sequence[str] = ()) -> bytes:
     """Return the definition of `mcp_login`.
 
     Args:
-        servers: The servers to which the person has not logged in; the description names them.
+        servers: The servers to which the person has not logged in; the description names some.
     """
     description = (
         "Have the person you work for log in to an MCP server.\n\n"
         "Some servers act for a person, and list their tools only once that person has logged in. "
-        "Call this if you need such a server. The person is sent to a page to log in, or the error "
-        "has the address of that page: tell it to the person. List the tools again afterwards."
+        f"Call this if you need such a server. {_PAGE}"
     )
     if servers:
         named = ", ".join(servers[:_MAX_NAMED])
@@ -77,6 +92,16 @@ def login_definition(servers: Sequence[str] = ()) -> bytes:
         "The id of the server.",
         destructive=False,
         open_world=True,
+        meta={WITHOUT_LOGIN: list(servers)} if servers else None,
+    )
+
+
+def login_description(server: str) -> str:
+    """Return the description of `mcp_login` for clients that see one server only."""
+    return (
+        f"Have the person you work for log in to the MCP server {server}.\n\n"
+        "It acts for a person, and lists its tools only once that person has logged in. "
+        f"{_PAGE}"
     )
 
 

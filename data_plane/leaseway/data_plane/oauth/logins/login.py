@@ -377,7 +377,7 @@ def _begun(
 
     key, scopes = new_key(found), planned.scopes
     pkce = PKCEParameters.generate()
-    query = {
+    query: Mapping[str, str] = {
         "response_type": "code",
         "client_id": client.client.id,
         "redirect_uri": redirect,
