@@ -75,7 +75,12 @@ async def test_every_kind_of_server_is_listed_and_called(bench: Bench, each: str
 async def test_modern_requests_carry_their_headers_and_no_session(
     bench: Bench, modern: str, tmp_path: Path
 ) -> None:
-    spec = bench.http_spec(f"{modern}/mcp", headers={"Authorization": Value("env", "AUTH")})
+    configured = {
+        "Authorization": Value("env", "AUTH"),
+        "accept": Value("literal", "application/json"),
+        "content-type": Value("literal", "text/event-stream"),
+    }
+    spec = bench.http_spec(f"{modern}/mcp", headers=configured)
     instance = await bench.start(spec, {"AUTH": "Bearer abc"})
     await bench.text(instance, "echo", meta={"traceparent": "00-ab-cd-01"})
     entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
@@ -90,6 +95,7 @@ async def test_modern_requests_carry_their_headers_and_no_session(
         assert headers["mcp-method"] == entry["body"]["method"]
         assert headers["authorization"] == "Bearer abc"
         assert headers["accept"] == "application/json, text/event-stream"
+        assert headers["content-type"] == "application/json"
         assert "mcp-session-id" not in headers
     assert entries[-1]["headers"]["mcp-name"] == "echo"
     assert entries[-1]["body"]["params"]["_meta"]["traceparent"] == "00-ab-cd-01"

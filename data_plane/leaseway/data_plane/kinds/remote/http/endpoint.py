@@ -96,6 +96,7 @@ class HttpEndpoint:
         """
         sent = CIMultiDict(self._headers)
         sent["accept"] = _ACCEPT if method == "POST" else "text/event-stream"
+        sent.pop("content-type", None)  # a body has its own; files of clients have any
         if self.session_id:
             sent[SESSION_HEADER] = self.session_id
         sent.update(headers)
