@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
 
 URL = "https://api.example.com/mcp"
+LOGIN = "https://login.example.com"
 METADATA = "https://login.example.com/meta?p=1"
 
 
@@ -115,6 +117,31 @@ def test_a_part_of_a_login_may_stand_beside_the_url(
     found = parsed(**keys)
     assert found.issues == ()
     assert auth_of(found) == Auth("authorization_code", "tenant", **auth)
+
+
+def test_litellm_writes_a_login_and_the_service_s_own_token_beside_the_url() -> None:
+    client = {"client_id": "me", "client_secret": "os.environ/S", "auth_type": "oauth2"}
+    token = {"token_url": "https://login.example.com/t", "scopes": ["read"]}
+    person = parsed("mcp_servers", **client, **token, authorization_url=f"{LOGIN}/a")
+    service = parsed("mcp_servers", **client, **token, oauth2_flow="client_credentials")
+    discovered = parsed("mcp_servers", auth_type="oauth2")
+    assert [found.issues for found in (person, service, discovered)] == [()] * 3
+    own = Auth(
+        grant="client_credentials",
+        subject="service",
+        values=literal(client_id="me", client_secret="${S}"),
+        token_endpoint=f"{LOGIN}/t",
+        scopes=("read",),
+    )
+    assert auth_of(service) == own
+    assert auth_of(person) == replace(
+        own,
+        grant="authorization_code",
+        subject="tenant",
+        issuer=LOGIN,
+        authorization_endpoint=f"{LOGIN}/a",
+    )
+    assert auth_of(discovered) == Auth(grant="authorization_code", subject="tenant")
 
 
 def test_cursor_has_another_name_for_it() -> None:

@@ -84,6 +84,8 @@ def test_a_list_that_is_no_mapping_of_names_refuses_its_server(env: list[object]
         ({"auth_type": "bearer_token", "auth_value": "os.environ/T"},
          ("Authorization", "Bearer ${T}")),
         ({"auth_type": "api_key", "auth_value": "${T}"}, ("X-API-Key", "${T}")),
+        ({"auth_type": "bearer_token", "authentication_token": "t"},
+         ("Authorization", "Bearer t")),
         ({"static_headers": {"X": "os.environ/T"}}, ("X", "${T}")),
         ({"requestInit": {"headers": {"X": "y"}}}, ("X", "y")),
     ],
@@ -97,8 +99,16 @@ def test_a_credential_with_a_key_of_its_own_is_sent_as_a_header(
     assert part(parsed.servers[VariantKey("s")]).headers == {name: Value("literal", text)}
 
 
-def test_a_kind_of_credential_that_is_not_known_is_a_warning() -> None:
-    parsed = parse_server(auth_type="oauth2", auth_value="x", **URL)
+@pytest.mark.parametrize("value", ["me:word", "bWU6d29yZA=="])
+def test_a_user_and_a_password_are_sent_encoded(value: str) -> None:
+    parsed = parse_server(auth_type="basic", auth_value=value, **URL)
+    headers = part(parsed.servers[VariantKey("s")]).headers
+    assert headers == {"Authorization": Value("literal", "Basic bWU6d29yZA==")}
+
+
+@pytest.mark.parametrize(("kind", "value"), [("oauth2", "x"), ("basic", "os.environ/T")])
+def test_a_credential_that_cannot_be_told_is_a_warning(kind: str, value: str) -> None:
+    parsed = parse_server(auth_type=kind, auth_value=value, **URL)
     assert reasons(parsed) == ["KEY_NOT_TAKEN_OVER"]
     assert part(parsed.servers[VariantKey("s")]).headers == {}
 

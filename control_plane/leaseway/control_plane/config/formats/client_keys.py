@@ -6,6 +6,7 @@ A key that is none of these, but whose name looks like a restriction, refuses it
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -63,7 +64,7 @@ APPROVAL_MODES: Final = frozenset(
 )
 """Folded keys whose values say whether a person is asked."""
 
-CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
+_CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
     "bearertoken": ("Authorization", "Bearer {}"),
     "authorizationtoken": ("Authorization", "Bearer {}"),
     "basic": ("Authorization", "Basic {}"),
@@ -71,6 +72,20 @@ CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
     "apikey": ("X-API-Key", "{}"),
 }
 """Kinds of credentials, of which a file has the value alone: the header, and its text."""
+
+
+def credential_header(kind: str, text: str) -> tuple[str, str] | None:
+    """Return the header that carries a credential, and its text; None if that can't be told."""
+    if kind not in _CREDENTIALS:
+        return None
+    name, form = _CREDENTIALS[kind]
+    if kind == "basic":  # LiteLLM encodes what the file has, which only a literal allows here
+        if "${" in text:
+            return None
+        if ":" in text:  # no alphabet of base64 has it
+            text = b64encode(text.encode()).decode()
+    return name, form.format(text.removeprefix(form.format("")))  # "Bearer " may be there already
+
 
 OPTIONS: Final = frozenset({"options", "requestoptions"})
 """Folded keys of the options of a request in JavaScript, whose times are milliseconds."""
@@ -108,7 +123,7 @@ HARMLESS: Final[Mapping[str, str]] = {
             ),
             *("oauthclientid", "scopes", "headershelper", "targetaudience"),
             *("targetserviceaccount", "requiresoauth", "authtype", "apikey", "token"),
-            *("accesstoken", "authtoken"),
+            *("accesstoken", "authtoken", "authvalue", "authenticationtoken"),
         ),
         _SIGN_IN,
     ),

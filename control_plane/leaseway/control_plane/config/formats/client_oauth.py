@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.formats.client_forms import OPENCODE, ClientForm
@@ -49,10 +49,19 @@ _NAMES: Final[Mapping[str, str]] = {
     "callbackport": "redirect_uri",
 }
 """Native keys by the folded spellings of clients."""
-LOGIN_PARTS: Final = frozenset({"scopes", "oauthscopes", "oauthresource", "oauthclientid"})
-"""Folded keys of a login that stand beside the URL of a server: Codex's and Kiro's."""
+LOGIN_PARTS: Final = frozenset(
+    {
+        *("scopes", "oauthscopes", "oauthresource", "oauthclientid"),
+        *("clientid", "clientsecret", "authorizationurl", "tokenurl", "registrationurl"),
+        *("oauth2flow",),
+    }
+)
+"""Folded keys of a login that stand beside the URL of a server: Codex's, Kiro's and LiteLLM's."""
+_FLOW: Final = "oauth2flow"
+_SERVICE: Final = "client_credentials"
 _SWITCH: Final = "oauth"
 _UNKNOWN: Final = "it has no meaning here"
+_NOT_FOR_SERVICES: Final = "has no meaning for a client that logs in by itself"
 _PATH: Final = "only its client knows the path of the redirect; write 'redirect_uri' in 'auth'"
 _PORT: Final = "redirect_port"
 _MAX_DIGITS: Final = 5
@@ -95,7 +104,8 @@ def login_of(member: TableEntry, where: Where, form: ClientForm, warn: Warn) -> 
         elif not _is_absent(entry.value):
             found.add(entry)
     at = member.at
-    grant = TableEntry(LOGIN, at, Table(at, tuple(found.keys())))
+    keys = tuple(found.keys())
+    grant = TableEntry(found.grant, at, Table(at, keys))
     return TableEntry("auth", at, Table(at, (grant,)))
 
 
@@ -117,9 +127,13 @@ class _Login:
         self._form = form
         self._warn = warn
         self._given: dict[str, _Given] = {}
+        self.grant: Literal["authorization_code", "client_credentials"] = LOGIN
 
     def add(self, entry: TableEntry) -> None:
         """Add a key of the client; warn of one that cannot be used."""
+        if folded(entry.name) == _FLOW and isinstance(entry.value, Leaf):
+            self.grant = _SERVICE if entry.value.value == _SERVICE else LOGIN
+            return
         name = _NAMES.get(folded(entry.name), "")
         if not name:
             self._warn(entry, _UNKNOWN)
@@ -181,6 +195,11 @@ class _Login:
 
     def keys(self) -> Sequence[TableEntry]:
         """Return all keys, without those that are of no use without others."""
+        if self.grant == _SERVICE:
+            self._drop(("authorization_endpoint", "registration_endpoint"), _NOT_FOR_SERVICES)
+            return tuple(
+                TableEntry(name, part.entry.at, part.value) for name, part in self._given.items()
+            )
         self._drop((CLIENT_SECRET,), client_fault(self._auth()))
         issuer = self._issuer()
         if issuer is not None:

@@ -16,13 +16,13 @@ from typing import Final
 from leaseway.control_plane.config.formats.client_forms import ClientForm, find
 from leaseway.control_plane.config.formats.client_keys import (
     APPROVAL_MODES,
-    CREDENTIALS,
     HARMLESS,
     NESTED,
     OPTIONS,
     READ_ONLY,
     RENAMED,
     SECONDS,
+    credential_header,
     may_restrict,
     restrictive_members,
 )
@@ -97,6 +97,7 @@ _OF_NETWORKS: Final = frozenset({"url", "headers", "sessionId"})
 _WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
 _SHAPES: Final = {"env": pairs_of, "headers": pairs_of, "cwd": below_home, "url": stripped}
 """What people write under native keys, as native values."""
+_VALUES: Final = frozenset({"authvalue", "authenticationtoken"})
 _PREFERRED: Final = ("httpUrl", "type")
 """Of several spellings of one native key, these count."""
 _MILLISECONDS: Final = 1_000.0
@@ -216,11 +217,14 @@ class ClientServer:
                 self._login = replace(member, value=Table(member.value.at, ()))
             else:
                 self._add_credential(member, "bearertoken", where)
-        elif key == "authvalue":
+        elif key in _VALUES:
             self._add_credential(member, _auth_type_of(self._entry), where)
         else:
-            has_value = self._entry.member("auth_value") is not None
-            return key == "authtype" and (has_value or _auth_type_of(self._entry) == "none")
+            has_value = any(folded(other.name) in _VALUES for other in self._entry.members)
+            kind = _auth_type_of(self._entry)
+            if key == "authtype" and kind == "oauth2" and not has_value:
+                self._login = replace(member, value=Table(member.value.at, ()))
+            return key == "authtype" and (has_value or kind in ("none", "oauth2"))
         return True
 
     def _sign_in(self, member: TableEntry, key: str) -> bool:
@@ -285,8 +289,7 @@ class ClientServer:
             self._native.setdefault(name, TableEntry(name, member.at, member.value))
             return
         if number <= 0:
-            text = "0 or less is no time; Leaseway's default counts"
-            self._warn(member, where, text)
+            self._warn(member, where, "0 or less is no time; Leaseway's default counts")
             return
         if unit is None:
             is_long = number >= _MILLISECONDS and (of_options or not self._form.in_seconds)
@@ -309,14 +312,13 @@ class ClientServer:
     def _add_credential(self, member: TableEntry, kind: str, where: Where) -> None:
         """Add a credential that has a key of its own as the header that carries it."""
         value = with_native_variables(member.value, where, self._form)
-        header = CREDENTIALS.get(kind)
-        if header is None or not isinstance(value, Leaf) or not isinstance(value.value, str):
+        given = value.value if isinstance(value, Leaf) else None
+        header = credential_header(kind, given) if isinstance(given, str) else None
+        if header is None:
             self._reject_or_warn(member, where)
             return
-        given = value.value.removeprefix(header[1].format(""))  # "Bearer " may be there already
-        name, text = header[0], header[1].format(given)
-        leaf = Leaf(member.value.at, text, text)
-        self._referred["headers"].append(TableEntry(name, member.at, leaf))
+        leaf = Leaf(member.value.at, header[1], header[1])
+        self._referred["headers"].append(TableEntry(header[0], member.at, leaf))
 
     def _refer_to_variables(self, member: TableEntry, where: Where) -> None:
         """Add variables that the file only names: Codex's `env_vars`, Goose's `env_keys`.
