@@ -71,6 +71,20 @@ def test_a_package_of_the_registry_is_started_by_its_registrys_runner(
     assert words(parsed) == expected
 
 
+def test_a_variable_counts_for_all_arguments_and_docker_runs_once() -> None:
+    folder = {"workdir": {"isRequired": True, "default": "/tmp"}}
+    arguments = [
+        {"type": "positional", "value": "run"},
+        {"type": "named", "name": "-v", "value": "{workdir}:/w", "variables": folder},
+        {"type": "named", "name": "-w", "value": "{workdir}"},
+    ]
+    package = {"registryType": "oci", "identifier": "a:1", "runtimeArguments": arguments}
+    parsed = published(packages=[package | {"packageArguments": ["--stdio"]} | STDIO])
+    program, *given = words(parsed)
+    assert (program, given[:3]) == ("docker", ["run", "-i", "--rm"])
+    assert given[3:] == ["-v", "/tmp:/w", "-w", "/tmp", "a:1", "--stdio"]
+
+
 def test_values_that_a_person_has_to_give_become_references() -> None:
     variables = [
         {"name": "TOKEN", "isRequired": True, "isSecret": True},

@@ -23,6 +23,9 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 )
 
 _TEMPLATE: Final = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NOTHING: Final = Table(Position(0, 0), ())
+_RUNTIME: Final = ("runtimeArguments", "runtime_arguments")
+_OF_PACKAGE: Final = ("packageArguments", "package_arguments")
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _RUNNERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "npm": ("npx", ("-y",)),
@@ -106,10 +109,10 @@ def _ways(root: Table) -> Iterator[Sequence[TableEntry]]:
 
 
 def _remote(remote: Tree) -> Iterator[TableEntry]:
-    variables = find(remote, ["variables"])
+    variables = _declared(remote, "headers")
     for entry in remote.entries if isinstance(remote, Table) else ():
         if entry.name == "headers":
-            yield TableEntry("headers", entry.at, _given(entry.value))
+            yield TableEntry("headers", entry.at, _given(entry.value, variables))
         elif entry.name == "url" and isinstance(entry.value, Leaf):
             url = _filled(str(entry.value.value), variables)
             yield TableEntry("url", entry.at, Leaf(entry.value.at, url, url))
@@ -120,14 +123,17 @@ def _remote(remote: Tree) -> Iterator[TableEntry]:
 def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[TableEntry]:
     at = package.at
     variables = find(package, ["environmentVariables"]) or find(package, ["environment_variables"])
-    env = _given(variables) if variables is not None else Table(at, ())
-    runtime = [*_arguments(package, "runtimeArguments", "runtime_arguments")]
-    texts = [*(word for word in first if word not in runtime), *runtime]
+    declared = _declared(package, *_RUNTIME, *_OF_PACKAGE)
+    env = _given(variables, declared) if variables is not None else Table(at, ())
+    runtime = [*_arguments(package, declared, *_RUNTIME)]
+    if runtime[:1] == ["run"]:  # of docker, before whose options it stands
+        runtime = runtime[1:]
+    texts = [*first, *(word for word in runtime if word not in first or word[0] != "-")]
     if program == "docker":
         texts += [word for entry in env.entries for word in ("-e", entry.name)]
     texts += [
         _identifier(package, program),
-        *_arguments(package, "packageArguments", "package_arguments"),
+        *_arguments(package, declared, *_OF_PACKAGE),
     ]
     command = _text(package, "runtimeHint", "runtime_hint") or program
     yield TableEntry("command", at, Leaf(at, command, command))
@@ -143,24 +149,39 @@ def _identifier(package: Tree, program: str) -> str:
     return identifier if has_version or not version else f"{identifier}{separator}{version}"
 
 
-def _arguments(package: Tree, *keys: str) -> Iterator[str]:
+def _declared(way: Tree, *keys: str) -> Table:
+    """Return the variables of a package or address and of its inputs.
+
+    Publishers declare one where they use it first, and use it elsewhere, too.
+    """
+    inputs = (item for key in keys for item in _items(find(way, [key])))
+    tables = (find(node, ["variables"]) for node in (way, *inputs))
+    entries = (entry for table in tables if isinstance(table, Table) for entry in table.entries)
+    return Table(way.at, tuple(entries))
+
+
+def _arguments(package: Tree, declared: Table, *keys: str) -> Iterator[str]:
     """Yield the words of arguments; one that has no value and needs none is left out."""
     for argument in (item for key in keys for item in _items(find(package, [key]))):
+        if isinstance(argument, Leaf):  # written as a word, which the schema does not allow
+            yield argument.text
+            continue
         name = _text(argument, "name")
         is_named = _text(argument, "type") == "named"
-        value = _value(argument, name.lstrip("-") or _text(argument, "valueHint", "value_hint"))
+        hint = _text(argument, "valueHint", "value_hint")
+        value = _value(argument, name.lstrip("-") or hint, declared)
         is_flag = is_named and not _text(argument, "valueHint", "value_hint", "format")
         if value is not None or (is_flag and _is_set(argument, "isRequired", "is_required")):
             yield from (name,) if is_named else ()
             yield from () if value is None else (value,)
 
 
-def _given(node: Tree) -> Table:
+def _given(node: Tree, declared: Table) -> Table:
     """Return variables or headers as a mapping, without those that no one has to set."""
     entries: list[TableEntry] = []
     for item in _items(node):
         name = _text(item, "name")
-        value = _value(item, name)
+        value = _value(item, name, declared)
         if not name or value is None:
             continue
         leaf = Leaf(item.at, value, value)
@@ -173,25 +194,27 @@ def _given(node: Tree) -> Table:
     return Table(node.at, tuple(entries))
 
 
-def _value(item: Tree, name: str) -> str | None:
+def _value(item: Tree, name: str, declared: Table) -> str | None:
     """Return an input's value with its references; None if it has none and needs none."""
+    own = find(item, ["variables"])
+    variables = (*(own.entries if isinstance(own, Table) else ()), *declared.entries)
     for key in ("value", "default"):
         given = find(item, [key])
         if isinstance(given, Leaf) and given.value is not None:
-            return _filled(given.text, find(item, ["variables"]))
+            return _filled(given.text, Table(item.at, variables))
     if not _is_set(item, "isRequired", "is_required") or not reference_name(name):
         return None
     return f"${{{reference_name(name)}}}"
 
 
-def _filled(text: str, variables: Tree | None) -> str:
+def _filled(text: str, variables: Table) -> str:
     """Return a text in which each `{NAME}` of its variables is a reference or its default."""
 
     def one(match: re.Match[str]) -> str:
-        variable = find(variables, [match[1]]) if variables is not None else None
+        variable = find(variables, [match[1]])
         if variable is None:
             return match[0]
-        return _value(variable, match[1]) or f"${{{reference_name(match[1])}:-}}"
+        return _value(variable, match[1], _NOTHING) or f"${{{reference_name(match[1])}:-}}"
 
     return _TEMPLATE.sub(one, text)
 
