@@ -18,6 +18,7 @@ DESKTOP = "claude_desktop_config.json"
     [
         (DESKTOP, {"mcpservers": {"s": RUN}}, "mcpservers"),
         (DESKTOP, {"mcpServer": {"s": RUN}, "theme": "dark"}, "mcpServer"),
+        ("mcp.json", {"mcp": [{"name": "s"} | RUN]}, "mcp"),
         ("settings.json", {"augment": {"mcpServers": [{"name": "s"} | RUN]}}, "augment.mcpServers"),
     ],
 )

@@ -44,7 +44,8 @@ def places_of(root: Table) -> Iterator[Place]:
 def _is_container(path: tuple[str, ...]) -> bool:
     name = folded(path[-1])
     is_below_mcp = name.endswith("servers") and len(path) > 1 and "mcp" in folded(path[-2])
-    return is_below_mcp or "mcpserver" in name or name in _CONTAINERS
+    is_list = path == ("mcp",)  # where opencode has a mapping
+    return is_below_mcp or is_list or "mcpserver" in name or name in _CONTAINERS
 
 
 def _holds(node: Tree) -> bool:
