@@ -99,6 +99,12 @@ def test_a_credential_with_a_key_of_its_own_is_sent_as_a_header(
     assert part(parsed.servers[VariantKey("s")]).headers == {name: Value("literal", text)}
 
 
+@pytest.mark.parametrize("key", ["args", "cwd", "env", "envFile", "headers"])
+@pytest.mark.parametrize("value", ["", None])
+def test_what_a_form_saves_of_an_empty_field_is_left_out(key: str, value: str | None) -> None:
+    assert parse_server(command="x", **{key: value}) == parse_server(command="x")
+
+
 @pytest.mark.parametrize("value", ["me:word", "bWU6d29yZA=="])
 def test_a_user_and_a_password_are_sent_encoded(value: str) -> None:
     parsed = parse_server(auth_type="basic", auth_value=value, **URL)

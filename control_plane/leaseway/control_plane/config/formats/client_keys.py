@@ -64,6 +64,8 @@ APPROVAL_MODES: Final = frozenset(
 )
 """Folded keys whose values say whether a person is asked."""
 
+CREDENTIAL_KEYS: Final = frozenset({"authvalue", "authenticationtoken"})
+"""Folded keys of LiteLLM with a credential, whose kind its `auth_type` says."""
 _CREDENTIALS: Final[Mapping[str, tuple[str, str]]] = {
     "bearertoken": ("Authorization", "Bearer {}"),
     "authorizationtoken": ("Authorization", "Bearer {}"),
@@ -123,7 +125,7 @@ HARMLESS: Final[Mapping[str, str]] = {
             ),
             *("oauthclientid", "scopes", "headershelper", "targetaudience"),
             *("targetserviceaccount", "requiresoauth", "authtype", "apikey", "token"),
-            *("accesstoken", "authtoken", "authvalue", "authenticationtoken"),
+            *("accesstoken", "authtoken", *CREDENTIAL_KEYS),
         ),
         _SIGN_IN,
     ),

@@ -6,16 +6,15 @@ server; any other key is a warning, because the file belongs to the client.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import PurePath
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import ClientForm, find
 from leaseway.control_plane.config.formats.client_keys import (
     APPROVAL_MODES,
+    CREDENTIAL_KEYS,
     HARMLESS,
     NESTED,
     OPTIONS,
@@ -36,8 +35,10 @@ from leaseway.control_plane.config.formats.client_values import (
     arguments_of,
     below_home,
     is_empty,
+    is_own_front,
     number_of,
     pairs_of,
+    says_nothing,
     split,
     stripped,
     words_of,
@@ -97,14 +98,12 @@ _OF_NETWORKS: Final = frozenset({"url", "headers", "sessionId"})
 _WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
 _SHAPES: Final = {"env": pairs_of, "headers": pairs_of, "cwd": below_home, "url": stripped}
 """What people write under native keys, as native values."""
-_VALUES: Final = frozenset({"authvalue", "authenticationtoken"})
 _PREFERRED: Final = ("httpUrl", "type")
 """Of several spellings of one native key, these count."""
 _MILLISECONDS: Final = 1_000.0
 _MISSPELT: Final = 0.8
 """Similarity from which a key without a meaning counts as a misspelt one."""
 _LIST_FILTERS: Final = frozenset({"prompts", "resources"})
-_OWN_COMMAND: Final = re.compile(r"leaseway(?:-mcp)?(?:[@=<>~!\[].*)?(?:\.exe)?")
 
 
 class ClientServer:
@@ -140,7 +139,7 @@ class ClientServer:
             return self._entry
         entries = unique_entries(self._entry.value, self._where)
         entries.sort(key=lambda member: member.name not in _PREFERRED)
-        if _is_own_front(self._entry):
+        if is_own_front(self._entry):
             self._where.warning(self._entry.at, IssueReason.OWN_ENTRY_SKIPPED, _OWN_ENTRY)
             return None
         skipped = self._skipped(entries)
@@ -176,9 +175,9 @@ class ClientServer:
 
     def _translate(self, member: TableEntry, *, of_options: bool = False) -> None:
         where, key = self._where.child(member), folded(member.name)
-        if isinstance(member.value, Leaf) and member.value.value is None:
-            return  # clients write null for an option that is not set
         name = RENAMED.get(member.name, member.name)
+        if says_nothing(name, member.value):
+            return
         if name == "protocol" and folded(str(getattr(member.value, "value", ""))) in _TRANSPORTS:
             name = "transport"
         if name in ("command", "url") and is_empty(member.value) and self._has_another():
@@ -217,15 +216,20 @@ class ClientServer:
                 self._login = replace(member, value=Table(member.value.at, ()))
             else:
                 self._add_credential(member, "bearertoken", where)
-        elif key in _VALUES:
+        elif key in CREDENTIAL_KEYS:
             self._add_credential(member, _auth_type_of(self._entry), where)
         else:
-            has_value = any(folded(other.name) in _VALUES for other in self._entry.members)
-            kind = _auth_type_of(self._entry)
-            if key == "authtype" and kind == "oauth2" and not has_value:
-                self._login = replace(member, value=Table(member.value.at, ()))
-            return key == "authtype" and (has_value or kind in ("none", "oauth2"))
+            return key == "authtype" and self._has_auth_type(member)
         return True
+
+    def _has_auth_type(self, member: TableEntry) -> bool:
+        """Return whether LiteLLM's `auth_type` is taken over, here or with what it is about."""
+        kind = _auth_type_of(self._entry)
+        if any(folded(other.name) in CREDENTIAL_KEYS for other in self._entry.members):
+            return True
+        if kind == "oauth2":
+            self._login = replace(member, value=Table(member.value.at, ()))
+        return kind in ("none", "oauth2")
 
     def _sign_in(self, member: TableEntry, key: str) -> bool:
         """Keep a key that says how a person logs in; return whether it is one."""
@@ -348,8 +352,7 @@ class ClientServer:
 
     def _add(self, name: str, member: TableEntry, where: Where) -> None:
         if name in ("cwd", "env_file") and is_of_client(member.value):
-            text = "only the client can fill in the variables of its path; write the path itself"
-            self._warn(member, where, text)
+            self._warn(member, where, _NO_PATH)
             return
         if name in self._native:
             if name not in ("transport", "args"):  # the command has taken its arguments
@@ -524,6 +527,7 @@ class ClientServer:
 _NOT_FOR_COMMANDS: Final = "it has no meaning for a command"
 _NOT_FOR_URLS: Final = "it has no meaning for a URL"
 _OWN_CREDENTIAL: Final = "'headers' have the header Authorization, which is sent instead"
+_NO_PATH: Final = "only the client can fill in the variables of its path; write the path itself"
 _OWN_LOGIN: Final = "'auth' says how the server is logged in to"
 _ASKS: Final = (
     "a person would have to be asked, which Leaseway does for tools with 'risk: financial' alone"
@@ -539,18 +543,6 @@ def _instead(name: str) -> str:
     known = {key.lower(): key for key in (*RENAMED, *_OF_PROCESSES, *_OF_NETWORKS)}
     found = get_close_matches(name.lower(), known, 1, _MISSPELT)
     return f"; did you mean {quoted(known[found[0]])}?" if found else ""
-
-
-def _is_own_front(entry: TableEntry) -> bool:
-    """Return whether an entry runs `leaseway mcp`, directly or through a runner such as uvx."""
-    texts = [*_texts(entry.member("command") or entry.member("cmd")), *_texts(entry.member("args"))]
-    words = [word for text in texts for word in text.split()]
-    for index, word in enumerate(words):
-        name = PurePath(word.replace("\\", "/")).name
-        is_module = word in ("leaseway.cli", "leaseway.cli.main", "leaseway")
-        if is_module or _OWN_COMMAND.fullmatch(name):
-            return "mcp" in words[index + 1 :]
-    return False
 
 
 def _reference(name: str, kind: str, value: Tree) -> TableEntry:
@@ -570,18 +562,6 @@ def _is_named(entry: TableEntry, member: TableEntry) -> bool:
 def _auth_type_of(entry: TableEntry) -> str:
     node = entry.member("auth_type")
     return folded(str(node.value)) if isinstance(node, Leaf) else ""
-
-
-def _texts(node: Tree | None) -> Iterator[str]:
-    match node:
-        case Leaf(value=str() as text):
-            yield text
-        case Items():
-            for item in node.items:
-                yield from _texts(item)
-        case Table():
-            for entry in node.entries:
-                yield from _texts(entry.value)
 
 
 def _type_of(entry: TableEntry) -> object:

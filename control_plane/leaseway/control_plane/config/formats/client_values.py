@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Final
 
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
@@ -14,6 +15,8 @@ _PROGRAM: Final = re.compile(r"[A-Za-z0-9_.+-]+\s")
 """How a command line begins, unlike a path with spaces, such as `/Applications/My App/run`."""
 _PAIR: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*[=:]\s*(.*)", re.DOTALL)
 _NAMES: Final = ("name", "key")
+_MAY_BE_EMPTY: Final = frozenset({"args", "cwd", "env", "env_file", "headers"})
+_OWN_COMMAND: Final = re.compile(r"leaseway(?:-mcp)?(?:[@=<>~!\[].*)?(?:\.exe)?")
 _OF_HOME: Final = re.compile(r"^~(?=/|$)")
 
 
@@ -93,6 +96,17 @@ def number_of(node: Tree) -> float | None:
     return None
 
 
+def says_nothing(name: str, node: Tree) -> bool:
+    """Return whether a key of a server is as good as left out.
+
+    Clients write null for an option that is not set, and their forms an empty text for a field
+    that is empty.
+    """
+    return isinstance(node, Leaf) and (
+        node.value is None or (name in _MAY_BE_EMPTY and is_empty(node))
+    )
+
+
 def is_empty(node: Tree) -> bool:
     """Return whether a value is one that clients save for what was not filled in."""
     match node:
@@ -102,3 +116,27 @@ def is_empty(node: Tree) -> bool:
             return not node.items
         case Table():
             return not node.entries
+
+
+def is_own_front(entry: TableEntry) -> bool:
+    """Return whether an entry runs `leaseway mcp`, directly or through a runner such as uvx."""
+    texts = [*_texts(entry.member("command") or entry.member("cmd")), *_texts(entry.member("args"))]
+    words = [word for text in texts for word in text.split()]
+    for index, word in enumerate(words):
+        name = PurePath(word.replace("\\", "/")).name
+        is_module = word in ("leaseway.cli", "leaseway.cli.main", "leaseway")
+        if is_module or _OWN_COMMAND.fullmatch(name):
+            return "mcp" in words[index + 1 :]
+    return False
+
+
+def _texts(node: Tree | None) -> Iterator[str]:
+    match node:
+        case Leaf(value=str() as text):
+            yield text
+        case Items():
+            for item in node.items:
+                yield from _texts(item)
+        case Table():
+            for entry in node.entries:
+                yield from _texts(entry.value)
