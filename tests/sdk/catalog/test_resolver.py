@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import pytest
 from tests.sdk.fake_plane import FakeTool
@@ -383,6 +383,23 @@ async def test_the_watch_goes_on_when_the_connection_that_it_began_on_is_closed(
     channel = resolver._control._channel
     channel._switch(plane.address)  # as after a moment in which nothing answered
     await until(lambda: not channel._retired)
+    plane.move()
+    await until(lambda: version.version == plane.version)
+
+
+async def test_the_watch_goes_on_after_a_fault_in_this_client(
+    resolver: Resolver, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, faults = resolver.record_users, [ValueError("A newer control plane sends this.")]
+
+    def fail_once(users: Collection[str]) -> None:
+        if faults:
+            raise faults.pop()
+        record(users)
+
+    monkeypatch.setattr(resolver, "record_users", fail_once)
+    version = resolver.watch()
+    await until(lambda: not faults)
     plane.move()
     await until(lambda: version.version == plane.version)
 

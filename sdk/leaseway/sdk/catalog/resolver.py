@@ -506,19 +506,9 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                 async for message in stream:
                     attempt = 0
                     logged.clear()
-                    resolver = reference()
-                    if resolver is None:
+                    if not _record(reference(), message, missed=missed):
                         return
-                    workers_changed = missed or message.workers_changed
-                    named = not missed and message.names_changed_servers
-                    resolver.record_version(
-                        message.registry_version,
-                        workers_changed=workers_changed,
-                        changed=message.changed_servers if named else None,
-                    )
-                    resolver.record_users(("",) if missed else message.users_changed)
                     missed = False
-                    del resolver
         except RpcCutOff:
             attempt = 0
         except grpc.aio.AioRpcError as error:
@@ -531,9 +521,27 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                 "Changes of tools are not received; the cached tools stay in use: %s",
                 fault,
             )
+        except Exception:  # noqa: BLE001 - or else no later change would become known
+            _log.exception("Changes of tools could not be followed in this client.")
         missed = True
         await asyncio.sleep(RECONNECT.delay(attempt) + 0.02)
         attempt += 1
+
+
+def _record(
+    resolver: Resolver | None, message: catalog_pb2.WatchToolsResponse, *, missed: bool
+) -> bool:
+    """Record what the control plane tells; return whether the resolver is still in use."""
+    if resolver is None:
+        return False
+    named = not missed and message.names_changed_servers
+    resolver.record_version(
+        message.registry_version,
+        workers_changed=missed or message.workers_changed,
+        changed=message.changed_servers if named else None,
+    )
+    resolver.record_users(("",) if missed else message.users_changed)
+    return True
 
 
 def _is_uri(item: NameOrItem) -> bool:
