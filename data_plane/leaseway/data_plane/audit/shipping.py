@@ -259,7 +259,6 @@ class Shipper:
         content = await asyncio.to_thread(_read, path, start.offset, size, part, is_limited)
         if not content:
             return None
-        content = sealed_part(content, part)
         name = object_name(run or self._log.run, start)
         attempt = 0
         while True:
@@ -322,7 +321,7 @@ class Shipper:
 
 
 def _read(path: Path, offset: int, size: int | None, part: int, is_limited: bool) -> bytes:
-    """Return a part of a file that contains a whole write, or no more than a limited part."""
+    """Return whole writes of a file, or no more than a limited part; empty at its end."""
     with path.open("rb") as file:
         file.seek(offset)
         limit = _MAX_WRITE if size is None else min(_MAX_WRITE, size - offset)
@@ -333,7 +332,7 @@ def _read(path: Path, offset: int, size: int | None, part: int, is_limited: bool
             and sealed_part(content, part) is content
         ):
             content += file.read(limit - part)
-        return content
+        return sealed_part(content, part)  # here, in a thread: it looks at each line
 
 
 def _last_mark(paths: list[Path]) -> Mark:
