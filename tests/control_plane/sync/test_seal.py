@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.control_plane.sync.seal import SEAL_KEY_VARIABLE, Seal, find_seal
+from leaseway.control_plane.sync.seal import Seal, find_seal
 from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.wire.channels.auth import SEAL_KEY_VARIABLE
 
 KEY = b"the key of this deployment"
 

@@ -18,8 +18,8 @@ from typing import Final
 
 from leaseway.v1 import sync_pb2
 from leaseway.vault.private_file import PrivateFileError, locked, read_private, write_private
+from leaseway.wire.channels.auth import SEAL_KEY_VARIABLE
 
-SEAL_KEY_VARIABLE: Final = "LEASEWAY_SEAL_KEY"
 _MIN_KEY: Final = 16
 _MAX_KEY: Final = 1024
 _logger = logging.getLogger(__name__)

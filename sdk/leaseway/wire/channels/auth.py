@@ -29,6 +29,9 @@ KEY_VARIABLE: Final = "LEASEWAY_KEY"
 WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
 """The environment variable with the credential that a worker sends to the control plane."""
 
+SEAL_KEY_VARIABLE: Final = "LEASEWAY_SEAL_KEY"
+"""The environment variable with the key by which control planes sign what they send to workers."""
+
 _HEADER: Final = "authorization"
 _SCHEME: Final = "bearer"
 _MAX_KEY_FILE: Final = 64 * KIB

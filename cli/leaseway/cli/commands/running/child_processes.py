@@ -21,6 +21,8 @@ from typing import Final
 import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure, os_failure
+from leaseway.vault.key import VAULT_KEY_VARIABLE, VAULT_NEW_KEY_VARIABLE
+from leaseway.wire.channels.auth import SEAL_KEY_VARIABLE
 from leaseway.wire.timing.backoff import RESTART, Backoff
 
 STOP_TIMEOUT: Final = 60.0
@@ -39,9 +41,9 @@ _PAGES: Final = {
 _logger = logging.getLogger(__name__)
 
 
-CONTROL_PLANE_ONLY: Final = frozenset({"LEASEWAY_SEAL_KEY"})
+CONTROL_PLANE_ONLY: Final = frozenset({SEAL_KEY_VARIABLE})
 """Keys of the control plane; a worker with the first could sign its own state."""
-WORKER_ONLY: Final = frozenset({"LEASEWAY_VAULT_KEY"})
+WORKER_ONLY: Final = frozenset({VAULT_KEY_VARIABLE, VAULT_NEW_KEY_VARIABLE})
 """Keys of workers."""
 
 
