@@ -1,4 +1,4 @@
-"""Start planes and commands as forks of a process that has already imported them.
+"""Start planes, commands and other programs as forks of a process that has already imported them.
 
 The imports take one to two seconds of processor time, and the tests start hundreds of planes. A
 forked process has its own environment, folder and pipes; it differs from an executed one only in
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
@@ -105,16 +106,37 @@ async def fork_leaseway(
     arguments: tuple[str, ...], environment: Mapping[str, str], folder: Path | None
 ) -> ForkedProcess:
     """Start `leaseway ARGUMENTS...` as a fork with pipes for its standard streams."""
+    return await _fork(_run, arguments, environment, folder)
+
+
+async def fork_python(*command: str, environment: Mapping[str, str] | None = None) -> ForkedProcess:
+    """Start `python SCRIPT ARGUMENTS...` or `python -c CODE ARGUMENTS...` as a fork.
+
+    Its errors go to those of the tests.
+    """
+    return await _fork(
+        _run_python, command, os.environ if environment is None else environment, None, errors=2
+    )
+
+
+async def _fork(
+    run: Callable[..., None],
+    arguments: tuple[str, ...],
+    environment: Mapping[str, str],
+    folder: Path | None,
+    errors: int | None = None,
+) -> ForkedProcess:
+    """Fork with pipes for the standard streams, or with an open file for the errors."""
     stdin, out, err = os.pipe(), os.pipe(), os.pipe()
     streams = (stdin[0], out[1], err[1])
     try:
         process = _context.Process(
-            target=_run,
+            target=run,
             args=(
                 arguments,
                 dict(environment),
                 folder or Path.cwd(),
-                [_Descriptor(number) for number in streams],
+                [_Descriptor(number) for number in (*streams[:2], errors or err[1])],
             ),
         )
         await asyncio.to_thread(process.start)
@@ -174,6 +196,33 @@ def _end_with_tests() -> None:
 def _run(
     arguments: tuple[str, ...], environment: dict[str, str], folder: Path, streams: list[int]
 ) -> None:
+    _become(environment, folder, streams)
+    sys.argv = ["leaseway", *arguments]
+
+    from leaseway.cli.main import main
+    from leaseway.data_plane.mcp.protocol.messages import notices
+
+    notices.SETTLING = float(environment.get(SETTLING, notices.SETTLING))  # type: ignore[misc]
+    watch_plane(arguments[0] if arguments else "")
+    use_quick_vaults(environment)
+    main()
+
+
+def _run_python(
+    command: tuple[str, ...], environment: dict[str, str], folder: Path, streams: list[int]
+) -> None:
+    _become(environment, folder, streams)
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
+    else:
+        sys.argv = list(command)
+        sys.path.insert(0, str(Path(command[0]).parent))
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _become(environment: dict[str, str], folder: Path, streams: list[int]) -> None:
+    """Take the streams, the environment and the folder of the process that was asked for."""
     for number, received in enumerate(streams):
         os.dup2(received, number)
         os.close(received)
@@ -187,12 +236,3 @@ def _run(
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - like that of an executed process
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - buffered like that of an executed process
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.argv = ["leaseway", *arguments]
-
-    from leaseway.cli.main import main
-    from leaseway.data_plane.mcp.protocol.messages import notices
-
-    notices.SETTLING = float(environment.get(SETTLING, notices.SETTLING))  # type: ignore[misc]
-    watch_plane(arguments[0] if arguments else "")
-    use_quick_vaults(environment)
-    main()

@@ -1,4 +1,4 @@
-"""Imported once by the fork server of a test run: the modules that every plane imports.
+"""Imported once by the fork server of a test run: the modules that planes and test servers import.
 
 What a forked process runs first is among them; it would import pytest and Hypothesis in each.
 """
@@ -20,7 +20,12 @@ for name in (
     "leaseway.data_plane.kinds.remote.connect",
     "leaseway.data_plane.mcp.session",
     "leaseway.front.app",
+    "mcp.server.lowlevel",
+    "starlette.applications",
     "tests.e2e.forking",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
     "uvloop",
 ):
     importlib.import_module(name)

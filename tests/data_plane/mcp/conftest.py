@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.forking import fork_python, start_fork_server
 
 from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
@@ -34,6 +35,8 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
 
 SERVERS = Path(__file__).parents[2] / "servers"
+
+start_fork_server()
 
 
 def peer_of(instance: Instance) -> Peer:
@@ -90,11 +93,8 @@ async def until_exited(*pids: int) -> None:
 @contextlib.asynccontextmanager
 async def serving(server: str, *args: str) -> AsyncIterator[str]:
     """Run one of the HTTP servers in tests/servers; yield its address."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SERVERS / f"{server}.py"), *args, stdout=asyncio.subprocess.PIPE
-    )
+    process = await fork_python(str(SERVERS / f"{server}.py"), *args)
     try:
-        assert process.stdout is not None
         async with asyncio.timeout(BOUND):
             port = int(await process.stdout.readline())
         yield f"http://127.0.0.1:{port}"

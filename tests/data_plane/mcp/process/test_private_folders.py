@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import SERVERS, until
+from tests.e2e.forking import ForkedProcess, fork_python
 
 from leaseway.data_plane.kinds.process.reaper_main import remove_tree
 from leaseway.spec.kinds.confinement import Sandbox
@@ -56,13 +57,10 @@ def cwd_of(pid: int | None) -> Path:
     return Path(f"/proc/{pid}/cwd").readlink()
 
 
-async def started_worker() -> tuple[asyncio.subprocess.Process, Path, int]:
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, str(SERVERS / "counter.py"), stdout=asyncio.subprocess.PIPE
-    )
-    assert worker.stdout is not None
+async def started_worker() -> tuple[ForkedProcess, Path, int]:
+    worker = await fork_python("-c", WORKER, str(SERVERS / "counter.py"))
     try:
-        async with asyncio.timeout(2 * BOUND):  # it imports a worker, and starts two programs
+        async with asyncio.timeout(2 * BOUND):  # it starts two programs
             folder, reaper = (await worker.stdout.readline()).decode().split()
     except BaseException:
         worker.kill()

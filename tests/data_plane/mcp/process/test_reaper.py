@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import BOUND, descendants
 from tests.data_plane.mcp.conftest import SERVERS, is_alive, until, until_exited
+from tests.e2e.forking import ForkedProcess, fork_python
 
 from leaseway.data_plane.kinds.process.reaper import MARK_VARIABLE, Reaper
 from leaseway.data_plane.kinds.process.reaper_main import tags
@@ -47,13 +48,10 @@ asyncio.run(main())
 """
 
 
-async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, int]:
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, *command, stdout=asyncio.subprocess.PIPE
-    )
-    assert worker.stdout is not None
+async def start_worker(*command: str) -> tuple[ForkedProcess, int, int]:
+    worker = await fork_python("-c", WORKER, *command)
     try:
-        async with asyncio.timeout(2 * BOUND):  # it imports a worker, and starts two programs
+        async with asyncio.timeout(2 * BOUND):  # it starts two programs
             server, reaper = map(int, (await worker.stdout.readline()).split())
     except BaseException:
         worker.kill()
