@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
+import itertools
 import json
 import os
 import re
@@ -31,24 +32,18 @@ SERVERS = ROOT / "tests" / "servers"
 
 
 class Provider:
-    """The authorization server, a process.
+    """The authorization server.
 
     Attributes:
         issuer: Its address.
         events: What it granted, refused and revoked.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, issuer: str) -> None:
-        self.issuer = issuer
+    def __init__(self) -> None:
+        self.issuer = ""
         self.events: list[dict[str, Any]] = []
-        self.process = process
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            if line.startswith(b"{"):  # others are its notices
-                self.events.append(json.loads(line))
+        self.port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
 
     def count(self, event: str, grant: str) -> int:
         """Return how many token requests had a result."""
@@ -117,38 +112,93 @@ async def _pass_on(request: web.Request) -> None:
     """Answer nothing, so that the request is passed on."""
 
 
+class Providers:
+    """A process that serves authorization servers, because each process takes a second to start."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._served: dict[int, Provider] = {}
+        self._ids = itertools.count()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if not line.startswith(b"{"):  # a notice
+                continue
+            told = json.loads(line)
+            served = self._served[told.pop("id")]
+            if "port" in told:
+                served.port.set_result(told["port"])
+            elif "closed" in told:
+                served.closed.set()
+            else:
+                served.events.append(told)
+
+    def _tell(self, **line: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+
+    @contextlib.asynccontextmanager
+    async def provider(
+        self, lifetime: float = 3_600, *, gate: Gate | None = None, **more: object
+    ) -> AsyncIterator[Provider]:
+        """Run an authorization server.
+
+        Args:
+            lifetime: Of its access tokens, in seconds.
+            gate: Stands before it, as its issuer.
+            more: The `key` (JWK) of its client `signer`; the key of `subjects` whose tokens it
+                exchanges; whether proofs of possession need `nonces`.
+        """
+        if gate is not None:
+            more["address"] = gate.base
+        number = next(self._ids)
+        served = self._served[number] = Provider()
+        self._tell(id=number, lifetime=lifetime, **more)
+        async with asyncio.timeout(BOUND):
+            port = await served.port
+        if gate is not None:
+            gate.behind = port
+        served.issuer = gate.base if gate is not None else f"http://127.0.0.1:{port}"
+        try:
+            yield served
+        finally:
+            self._tell(id=number, close=True)
+            async with asyncio.timeout(BOUND):
+                await served.closed.wait()
+
+
 @contextlib.asynccontextmanager
-async def provider(
-    lifetime: float = 3_600, *, gate: Gate | None = None, **more: object
-) -> AsyncIterator[Provider]:
-    """Run the authorization server; skip the test if it is not installed.
+async def providers(ahead: float = 0) -> AsyncIterator[Providers]:
+    """Run a process for authorization servers; skip the test if they are not installed.
 
     Args:
-        lifetime: Of its access tokens, in seconds.
-        gate: Stands before it, as its issuer.
-        more: By how many seconds its clock is `ahead`; the `key` (JWK) of its client `signer`;
-            whether proofs of possession need `nonces`.
+        ahead: By how many seconds its clock is wrong.
     """
     folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
     if shutil.which("node") is None or not (folder / "node_modules" / "oidc-provider").exists():
         absent("npm", f"oidc-provider is not in {folder}; run `make npm-servers` (needs npm).")
-    if gate is not None:
-        more["address"] = gate.base
-    words = [str(SERVERS / "oidc.mjs"), str(folder), SECRET, str(lifetime), json.dumps(more)]
     process = await asyncio.create_subprocess_exec(
-        "node", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
+        "node", str(SERVERS / "oidc.mjs"), str(folder), SECRET, str(ahead),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
     try:
-        assert process.stdout is not None
-        async with asyncio.timeout(BOUND):
-            port = int(await process.stdout.readline())
-        if gate is not None:
-            gate.behind = port
-        yield Provider(process, gate.base if gate is not None else f"http://127.0.0.1:{port}")
+        yield Providers(process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def provider(
+    lifetime: float = 3_600, *, ahead: float = 0, gate: Gate | None = None, **more: object
+) -> AsyncIterator[Provider]:
+    """Run an authorization server in a process of its own; see `providers` and its `provider`."""
+    async with providers(ahead) as made, made.provider(lifetime, gate=gate, **more) as served:
+        yield served
 
 
 class Resource(Guarded):

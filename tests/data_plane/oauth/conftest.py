@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.data_plane.oauth.authority import Providers, providers
 from tests.data_plane.oauth.guarded import Guarded
 from tests.vaults import QUICK_SCRYPT
 
@@ -24,6 +25,13 @@ async def guarded() -> AsyncIterator[Guarded]:
         if hasattr(guarded, "closed"):
             guarded.closed.set()
         await server.close()
+
+
+@pytest.fixture(scope="module")
+async def host() -> AsyncIterator[Providers]:
+    """Serve the authorization servers of all tests of a module."""
+    async with providers() as host:
+        yield host
 
 
 @pytest.fixture(autouse=True)

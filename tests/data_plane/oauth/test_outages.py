@@ -15,7 +15,14 @@ from aiohttp import web
 from joserfc.jwk import RSAKey
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, bench, until
-from tests.data_plane.oauth.authority import SECRET, Gate, Provider, Resource, provider
+from tests.data_plane.oauth.authority import (
+    SECRET,
+    Gate,
+    Provider,
+    Providers,
+    Resource,
+    provider,
+)
 from tests.data_plane.oauth.whoami import WHOAMI, call, started
 
 from leaseway.data_plane.core.ports import InstancePort
@@ -60,8 +67,8 @@ async def resource() -> AsyncIterator[Resource]:
 
 
 @pytest.fixture
-async def authority(gate: Gate, resource: Resource) -> AsyncIterator[Provider]:
-    async with provider(gate=gate) as authority:
+async def authority(host: Providers, gate: Gate, resource: Resource) -> AsyncIterator[Provider]:
+    async with host.provider(gate=gate) as authority:
         await resource.trust(authority)
         gate.passed.clear()
         yield authority
@@ -208,13 +215,13 @@ async def test_while_it_is_down_calls_use_the_token_until_it_expires(
 
 
 async def test_a_rotated_key_costs_one_token_request_and_no_call(
-    bench: Bench, gate: Gate, resource: Resource, clock: Clock
+    bench: Bench, host: Providers, gate: Gate, resource: Resource, clock: Clock
 ) -> None:
-    async with provider(gate=gate) as first:
+    async with host.provider(gate=gate) as first:
         await resource.trust(first)
         instance = await instance_of(bench, resource, clock)
         assert await succeeds(instance)
-    async with provider(gate=gate) as second:
+    async with host.provider(gate=gate) as second:
         await resource.trust(second)
         gate.passed.clear()
         clock.now += 60
@@ -273,9 +280,9 @@ async def test_tokens_that_are_expired_when_they_are_issued_cause_no_storm(
 
 
 async def test_a_refresh_under_load_fails_no_call(
-    bench: Bench, gate: Gate, resource: Resource
+    bench: Bench, host: Providers, gate: Gate, resource: Resource
 ) -> None:
-    async with provider(lifetime=3, gate=gate) as authority:
+    async with host.provider(lifetime=3, gate=gate) as authority:
         await resource.trust(authority)
         gate.passed.clear()
         instance = await instance_of(bench, resource)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import Bench, bench
-from tests.data_plane.oauth.authority import SECRET, Provider, consent, provider
+from tests.data_plane.oauth.authority import SECRET, Provider, Providers, consent
 from tests.data_plane.oauth.bound import Bound
 from tests.data_plane.oauth.guarded import Guarded
 from tests.data_plane.oauth.whoami import PATHS, WHOAMI, call, started
@@ -51,8 +51,8 @@ async def bound() -> AsyncIterator[Bound]:
 
 
 @contextlib.asynccontextmanager
-async def trusting(bound: Bound) -> AsyncIterator[Provider]:
-    async with provider(nonces=True) as authority:
+async def trusting(host: Providers, bound: Bound) -> AsyncIterator[Provider]:
+    async with host.provider(nonces=True) as authority:
         await bound.trust(authority)
         yield authority
 
@@ -90,9 +90,9 @@ async def instance_of(
 
 @pytest.mark.parametrize("transport", PATHS)
 async def test_every_request_has_a_proof_of_its_own_over_every_transport(
-    bench: Bench, bound: Bound, transport: str
+    bench: Bench, host: Providers, bound: Bound, transport: str
 ) -> None:
-    async with trusting(bound) as authority:
+    async with trusting(host, bound) as authority:
         bound.nonce = "first"
         instance = await instance_of(bench, bound, transport)
         for outcome in [await call(instance) for _ in range(5)]:
@@ -105,9 +105,9 @@ async def test_every_request_has_a_proof_of_its_own_over_every_transport(
 
 
 async def test_a_new_nonce_costs_one_repetition_and_none_if_a_response_brought_it(
-    bench: Bench, bound: Bound
+    bench: Bench, host: Providers, bound: Bound
 ) -> None:
-    async with trusting(bound) as authority:
+    async with trusting(host, bound) as authority:
         instance = await instance_of(bench, bound, "http_api")
         assert (await call(instance)).fault is None
         for nonce in ("one", "two"):  # that nobody was told of
@@ -124,9 +124,9 @@ async def test_a_new_nonce_costs_one_repetition_and_none_if_a_response_brought_i
 
 
 async def test_nonces_that_a_server_never_accepts_end_in_an_error_and_request_no_token(
-    bench: Bench, bound: Bound
+    bench: Bench, host: Providers, bound: Bound
 ) -> None:
-    async with trusting(bound) as authority:
+    async with trusting(host, bound) as authority:
         instance = await instance_of(bench, bound, "http_api")
         bound.nonce, bound.accepts_nonces = "never", False
         assert (await call(instance)).is_error
@@ -136,9 +136,9 @@ async def test_nonces_that_a_server_never_accepts_end_in_an_error_and_request_no
 
 
 async def test_workers_with_one_vault_share_a_token_with_its_key(
-    bench: Bench, bound: Bound, store: LoginStore
+    bench: Bench, host: Providers, bound: Bound, store: LoginStore
 ) -> None:
-    async with trusting(bound) as authority:
+    async with trusting(host, bound) as authority:
         workers = [Tokens(SealedTokens(store)) for _ in range(3)]
         for tokens in workers:
             instance = await instance_of(bench, bound, "http_api", tokens)
@@ -150,9 +150,9 @@ async def test_workers_with_one_vault_share_a_token_with_its_key(
 
 
 async def test_a_login_and_its_renewals_are_bound_to_one_key(
-    bound: Bound, store: LoginStore
+    host: Providers, bound: Bound, store: LoginStore
 ) -> None:
-    async with trusting(bound) as authority:
+    async with trusting(host, bound) as authority:
         wanted = Wanted(
             server="mail", url=f"{bound.base}/mcp", auth=LOGIN, client=Client(""), tenant="acme"
         )
