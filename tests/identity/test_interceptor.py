@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -88,7 +89,25 @@ def handler_of(full: str, method: Any, received: list[tuple[str, Any, Principal]
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    path = tmp_path / "keys.json"
+    async with running(tmp_path / "keys.json") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+async def running_once(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    async with running(tmp_path_factory.mktemp("keys") / "keys.json") as system:
+        yield system
+
+
+@pytest.fixture
+def shared(running_once: System) -> System:
+    """One server for tests that change nothing of it; it has received nothing yet."""
+    running_once.received.clear()
+    return running_once
+
+
+@contextlib.asynccontextmanager
+async def running(path: Path) -> AsyncIterator[System]:
     key_fields: dict[str, dict[str, Any]] = {
         "acme": {"roles": [Role.CALLER], "tenant": "acme", "agent": "billing"},
         "rival": {"roles": [Role.CALLER], "tenant": "rival"},
@@ -170,11 +189,11 @@ def test_the_rules_list_exactly_the_rpcs_of_the_protocol() -> None:
 @pytest.mark.parametrize("full", sorted(METHODS))
 @pytest.mark.parametrize("credential", [None, "wrong", "expired", "revoked"])
 async def test_without_a_valid_credential_every_rpc_is_refused(
-    system: System, full: str, credential: str | None
+    shared: System, full: str, credential: str | None
 ) -> None:
-    error = await send(system, full, credential)
+    error = await send(shared, full, credential)
     assert reason_of(error) is Reason.UNAUTHENTICATED
-    assert not system.received
+    assert not shared.received
 
 
 READS = ("Find", "Get", "List", "Read", "Resolve", "Watch")
@@ -206,15 +225,15 @@ def roles_of(full: str) -> frozenset[Role]:
 @pytest.mark.parametrize(
     "credential", ["acme", "operator", "viewer", "approver", "worker", "shared"]
 )
-async def test_each_role_may_send_only_its_rpcs(system: System, full: str, credential: str) -> None:
+async def test_each_role_may_send_only_its_rpcs(shared: System, full: str, credential: str) -> None:
     role = ROLE_OF.get(credential)
-    error = await send(system, full, credential)
+    error = await send(shared, full, credential)
     if role is None or role in roles_of(full):
         assert error is None
-        assert [name for name, _, _ in system.received] == [full]
+        assert [name for name, _, _ in shared.received] == [full]
     else:
         assert reason_of(error) is Reason.PERMISSION_DENIED
-        assert not system.received
+        assert not shared.received
 
 
 def names_tenant(full: str) -> bool:
@@ -223,16 +242,16 @@ def names_tenant(full: str) -> bool:
 
 @pytest.mark.parametrize("full", sorted(filter(names_tenant, METHODS)))
 async def test_a_caller_may_not_name_another_tenant_and_its_own_is_filled_in(
-    system: System, full: str
+    shared: System, full: str
 ) -> None:
-    there, nowhere = [await send(system, full, "rival", tenant) for tenant in ("acme", "nobody")]
+    there, nowhere = [await send(shared, full, "rival", tenant) for tenant in ("acme", "nobody")]
     assert reason_of(there) is reason_of(nowhere) is Reason.PERMISSION_DENIED
     assert there is not None
     assert nowhere is not None
     assert there.details() == nowhere.details()
     for tenant in ("", "acme"):
-        assert await send(system, full, "acme", tenant) is None
-    for _, request, principal in system.received:
+        assert await send(shared, full, "acme", tenant) is None
+    for _, request, principal in shared.received:
         assert getattr(request, "call", request).tenant == "acme"
         assert principal.tenant == "acme"
 
@@ -298,14 +317,14 @@ def names_user(full: str) -> bool:
 
 
 @pytest.mark.parametrize("full", sorted(filter(names_user, METHODS)))
-async def test_only_delegates_name_a_user_in_any_request(system: System, full: str) -> None:
+async def test_only_delegates_name_a_user_in_any_request(shared: System, full: str) -> None:
     for credential in ("acme", "operator", "approver"):
         if METHODS[full].client_streaming or not RULES[full].roles & roles_held(credential):
             continue
-        error = await send(system, full, credential, user="anna")
+        error = await send(shared, full, credential, user="anna")
         assert reason_of(error) is Reason.PERMISSION_DENIED, credential
-        assert await send(system, full, credential) is None
-    assert all(not client_of(request).user for _, request, _ in system.received)
+        assert await send(shared, full, credential) is None
+    assert all(not client_of(request).user for _, request, _ in shared.received)
 
 
 def roles_held(credential: str) -> set[Role]:
