@@ -137,7 +137,7 @@ def write_config(folder: Path, servers: Mapping[str, object]) -> Path:
 def text_of(result: types.CallToolResult) -> str:
     """Return the text of a result, without that which says a session."""
     texts = [item.text for item in result.content if isinstance(item, types.TextContent)]
-    return "".join(text for text in texts if not text.startswith("Session: "))
+    return "".join(text for text in texts if not text.startswith("\nSession: "))
 
 
 async def counters(sdk: AsyncClient) -> list[LeaseInfo]:

@@ -122,7 +122,7 @@ def _may_be_missing(item: Any) -> bool:
         is_last = len(item) == 3 and item[0] == item[1]
         return item == ["roots"] or is_last or OUTSIDE.search(str(item)) is not None
     if isinstance(item, dict):
-        return str(item.get("text")).startswith("Session: ")
+        return str(item.get("text")).startswith("\nSession: ")
     return item in (TASK_ONLY, ADDED)
 
 

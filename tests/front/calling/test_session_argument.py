@@ -188,7 +188,7 @@ def test_a_result_says_its_session_in_text_meta_and_structured_content() -> None
     assert result["structuredContent"] == {"a": 1, "session": "s1"}
     assert result["_meta"] == {"x": 1, "leaseway/session": "s1"}
     (text,) = result["content"]
-    assert text["text"].startswith("Session: s1\n")
+    assert text["text"].startswith("\nSession: s1\n")
     assert (
         "session"
         not in json.loads(announce(payload, "s", "session", is_structured=False))[

@@ -163,7 +163,8 @@ def announce(payload: bytes, handle: str, name: str, *, is_structured: bool) -> 
         meta = msgspec.json.decode(members.get("_meta", b"{}"), type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError):
         return payload
-    text = f'Session: {handle}\nTo keep this state, pass it as "{name}" in the next calls.'
+    # Some hosts, such as Copilot CLI, join the texts of a result without anything between.
+    text = f'\nSession: {handle}\nTo keep this state, pass it as "{name}" in the next calls.'
     # Behind the other items, which may be too many to take them apart.
     others, item = content[:-1].rstrip(), encode({"type": "text", "text": text})
     members["content"] = msgspec.Raw(b"%b%b%b]" % (others, b"" if others == b"[" else b",", item))
