@@ -136,9 +136,15 @@ class Guarded:
             self.only_scopes
         ):
             return web.json_response({"error": self.refusal}, status=400)
+        if fault := self.check_registration(wanted):
+            return web.json_response({"error": fault}, status=400)
         self.registered.append(wanted)
         client = {"client_id": f"registered-{len(self.registered)}", **self.registration}
         return web.json_response(client, status=201)
+
+    def check_registration(self, wanted: dict[str, Any]) -> str:
+        """Return the code with which a registration is refused, or empty."""
+        return ""
 
     async def _push(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}

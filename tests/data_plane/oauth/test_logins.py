@@ -168,6 +168,78 @@ async def test_a_login_is_not_written_while_a_worker_renews_the_previous_one(
     assert await in_thread(finish_login, begun, {"code": "planted-code"}, store)
 
 
+@pytest.mark.parametrize(
+    ("told", "refused", "changed"),
+    [
+        (
+            {"grant_types_supported": ["authorization_code"]},
+            {"grant_types": ["refresh_token", "authorization_code"]},
+            {"grant_types": ["authorization_code"]},
+        ),
+        (
+            {"token_endpoint_auth_methods_supported": None},
+            {"token_endpoint_auth_method": "client_secret_basic"},
+            {"token_endpoint_auth_method": "none"},
+        ),
+    ],
+)
+async def test_a_client_is_registered_without_what_its_authorization_server_does_not_name(
+    registering: Guarded,
+    store: LoginStore,
+    monkeypatch: pytest.MonkeyPatch,
+    told: dict[str, Any],
+    refused: dict[str, Any],
+    changed: dict[str, Any],
+) -> None:
+    def check(wanted: dict[str, Any]) -> str:
+        return "invalid_client_metadata" if refused.items() <= wanted.items() else ""
+
+    registering.metadata |= told
+    monkeypatch.setattr(registering, "check_registration", check)
+    await in_thread(begin_login, wanted_of(registering), store, CONSOLE)
+    [registered] = registering.registered
+    assert changed.items() <= registered.items()
+
+
+@pytest.mark.parametrize(
+    ("redirect", "words"),
+    [
+        (CONSOLE, "write redirect_uri: http"),
+        ("https://console.example/login/callback", "leaseway login"),
+    ],
+)
+async def test_a_refused_redirect_is_told_with_what_to_do(
+    registering: Guarded,
+    store: LoginStore,
+    monkeypatch: pytest.MonkeyPatch,
+    redirect: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(registering, "check_registration", lambda wanted: "invalid_redirect_uri")
+    with pytest.raises(AuthorizationError, match=f"{words}.* write its client_id"):
+        await in_thread(begin_login, wanted_of(registering), store, redirect)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_offline_access_is_not_requested_where_it_is_offered_and_not_given(
+    registering: Guarded, store: LoginStore, is_told: bool
+) -> None:
+    registering.metadata |= {"scopes_supported": ["tools", "offline_access"]}
+    wanted = wanted_of(registering)
+    if is_told:
+        registering.registration = {"scope": "tools files"}
+    else:
+        begun = await in_thread(begin_login, wanted, store, CONSOLE)
+        assert "offline_access" in query_of(begun.url)["scope"]
+        with pytest.raises(AuthorizationError, match="open its link again"):
+            await in_thread(finish_login, begun, {"error": "invalid_scope"}, store)
+    for _ in range(2):
+        begun = await in_thread(begin_login, wanted, store, CONSOLE)
+        assert query_of(begun.url)["scope"] == "tools files"
+        await in_thread(finish_login, begun, {"code": "planted-code"}, store)
+    assert len(registering.registered) == (1 if is_told else 2)
+
+
 @pytest.mark.parametrize("secret", ["", "word"])
 async def test_the_request_of_a_login_is_sent_before_where_it_must_be(
     guarded: Guarded, store: LoginStore, secret: str

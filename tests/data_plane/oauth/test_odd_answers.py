@@ -303,14 +303,17 @@ async def test_a_server_without_metadata_may_have_its_authorization_server_besid
         await runner.cleanup()
 
 
-async def test_a_page_for_everything_is_no_metadata(guarded: Guarded) -> None:
+@pytest.mark.parametrize(
+    ("text", "kind"), [("<!doctype html>", "text/html"), ('{"status": "ok"}', "application/json")]
+)
+async def test_a_page_for_everything_is_no_metadata(guarded: Guarded, text: str, kind: str) -> None:
     app = web.Application()
 
     async def page(request: web.Request) -> web.Response:
         if request.path == "/.well-known/oauth-authorization-server":
             base = f"http://{request.host}"
             return web.json_response({"issuer": base, "token_endpoint": f"{guarded.base}/token"})
-        return web.Response(text="<!doctype html>", content_type="text/html")
+        return web.Response(text=text, content_type=kind)
 
     app.router.add_route("*", "/{path:.*}", page)
     runner = web.AppRunner(app)

@@ -62,6 +62,7 @@ class AuthorizationServer:
     revocation_endpoint: str = ""
     client_auth_methods: tuple[str, ...] = ()
     assertion_algorithms: tuple[str, ...] = ()
+    grant_types: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     accepts_metadata_documents: bool = False
     returns_issuer: bool = False
@@ -300,6 +301,7 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
         dict.fromkeys(places),
         named_by=named_by,
         allows_pages=not named,
+        members=("resource", "authorization_servers"),
         is_right=partial(_is_about, url),
     )
 
@@ -354,6 +356,7 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         web,
         dict.fromkeys(places),
         allows_pages=not issuer,
+        members=("issuer", "token_endpoint"),
         is_right=partial(_describes, issuer),
     )
     if document is None:
@@ -403,6 +406,7 @@ def _server(document: Mapping[str, Any], issuer: str, needed_of: str = "") -> Au
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         client_auth_methods=texts_in(document, "token_endpoint_auth_methods_supported"),
         assertion_algorithms=texts_in(document, "token_endpoint_auth_signing_alg_values_supported"),
+        grant_types=texts_in(document, "grant_types_supported"),
         scopes=texts_in(document, "scopes_supported"),
         accepts_metadata_documents=document.get(_CLIENT_DOCUMENTS) is True,
         proof_algorithms=texts_in(document, "dpop_signing_alg_values_supported"),
@@ -456,6 +460,7 @@ def _first_document(
     *,
     named_by: str = "",
     allows_pages: bool,
+    members: Sequence[str] = (),
     is_right: Callable[[Mapping[str, Any]], bool] = bool,
 ) -> dict[str, Any] | None:
     """Return the first of some documents that is the right one, or else the first, or None.
@@ -466,6 +471,8 @@ def _first_document(
         named_by: Who has named the places, so that it must exist; empty for nobody.
         allows_pages: Whether a response that is no document means that there is none, because many
             servers have a page for every address; else something is wrong for the moment.
+        members: What a document has, one of them at least, unless somebody has named its place:
+            some servers have a document for every address.
         is_right: Whether a document is the one that is looked for: where issuers share a host, the
             first place of one of them may have the metadata of another.
 
@@ -489,7 +496,8 @@ def _first_document(
             if document is not None and is_right(document):
                 return document
             if document is not None:
-                first = first or document
+                if named_by or not members or not document.keys().isdisjoint(members):
+                    first = first or document
             elif not allows_pages:
                 failure = failure or AuthorizationError(
                     f"{place_of(place)} did not answer with a JSON document", url=place

@@ -8,9 +8,9 @@ gets a new client, and so does everybody once the client is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from leaseway.data_plane.oauth.errors import AuthorizationError
@@ -25,16 +25,24 @@ from leaseway.data_plane.oauth.web import (
     place_of,
     seconds_in,
     text_in,
+    texts_in,
 )
 from leaseway.vault.clients import ClientKey, ClientStore, RegisteredClient
 from leaseway.wire.channels.endpoint import is_loopback_host
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_REFRESH: Final = "refresh_token"
 DEVICE: Final = "device"
 """The kind of logins on another device."""
-_OF_SCOPES: Final = frozenset({"invalid_client_metadata", "invalid_scope", "insufficient_scope"})
-"""Codes with which a registration is refused because of its scopes; the last one is Keycloak's,
-also for `openid`."""
+OFFLINE_ACCESS: Final = "offline_access"
+"""The scope that keeps a person logged in, where it is offered (OpenID Connect, section 11)."""
+_OF_DOCUMENT: Final = frozenset({"invalid_client_metadata", "invalid_scope", "insufficient_scope"})
+"""Codes with which a registration is refused because of what it asks for; the last one is
+Keycloak's for scopes, also for `openid`."""
+_INVALID_REDIRECT: Final = "invalid_redirect_uri"
+_MAX_REFUSING: Final = 1_024
+_refusing: Final[set[str]] = set()
+"""Authorization servers that offer `offline_access`, and refuse logins that request it."""
 _LOGIN_TIME: Final = 900.0
 """Seconds for which a client must still be good when a login with it begins."""
 
@@ -64,6 +72,15 @@ class LoginClient:
     def own(self) -> Client | None:
         """The client that a login must remember; None for the configured one."""
         return None if self.is_configured else self.client
+
+    def allowed(self, scopes: Sequence[str]) -> tuple[str, ...]:
+        """Return the scopes that a login may request: not `offline_access` if it was not granted.
+
+        Some authorization servers offer that, and register clients without it.
+        """
+        registered = None if self.registered is None else self.registered.scopes
+        is_refused = registered is not None and OFFLINE_ACCESS not in registered
+        return tuple(scope for scope in scopes if not (is_refused and scope == OFFLINE_ACCESS))
 
     def forget_refused(self, error: AuthorizationError, store: ClientStore) -> bool:
         """Forget a kept client that an error refuses; return whether another one may help."""
@@ -111,7 +128,8 @@ class PlannedLogin:
         if client is None or self.subject in client.unfinished:
             return None
         is_valid = client.expires_at is None or now + _LOGIN_TIME < client.expires_at
-        has_scopes = client.scopes is None or set(self.scopes) <= set(client.scopes)
+        scopes = set(self.scopes) - {OFFLINE_ACCESS}
+        has_scopes = client.scopes is None or scopes <= set(client.scopes)
         return client if is_valid and has_scopes else None
 
     @property
@@ -144,34 +162,40 @@ class PlannedLogin:
         server, scopes = self.server, self.scopes
         if not server.registration_endpoint:
             raise AuthorizationError(
-                f"the authorization server {server.issuer} registers no clients: register one"
-                f" there, with the redirect {redirect or 'of a native client'}, and write its"
-                " client_id",
+                f"the authorization server {server.issuer} registers no clients:"
+                f" {_how_to_register(redirect)}",
                 is_lasting=True,
             )
-        document: dict[str, object] = {
+        document: dict[str, Any] = {
             "client_name": "Leaseway",
             "application_type": "native" if not redirect or is_loopback(redirect) else "web",
             "redirect_uris": [redirect] if redirect else [],
-            "grant_types": ["refresh_token", "authorization_code" if redirect else DEVICE_GRANT],
+            "grant_types": [_REFRESH, "authorization_code" if redirect else DEVICE_GRANT],
             "response_types": ["code"] if redirect else [],
             "token_endpoint_auth_method": _auth_method(server),
         }
-        # Many servers let a client request only the scopes that it was registered with; others
-        # register no client with a scope that only people or servers can have.
-        for named in (tuple(scopes), None) if scopes else (None,):
+        named: Sequence[str] | None
+        for named, changed in _variants(document, server, scopes):
             more = {} if named is None else {"scope": " ".join(named)}
-            response = web.post_json(server.registration_endpoint, {**document, **more})
-            if is_success(response) or refusal(server, response).code not in _OF_SCOPES:
+            sent = {**document, **changed, **more}
+            response = web.post_json(server.registration_endpoint, sent)
+            if is_success(response) or refusal(server, response).code not in _OF_DOCUMENT:
                 break
         if not is_success(response):
-            raise refusal(server, response)
+            error = refusal(server, response)
+            if not error.is_outage:
+                how = _how_to_register(redirect, error.code)
+                error.args = (f"{error}, when a client was to be registered: {how}",)
+            raise error
         answer = document_of(response) or {}
         client_id, secret = identifier_in(answer, "client_id"), text_in(answer, "client_secret")
         if not client_id:
             raise AuthorizationError(
                 f"{place_of(server.registration_endpoint)} answered without a client"
             )
+        granted = texts_in(answer, "scope")
+        if named is not None and granted and OFFLINE_ACCESS not in granted:
+            named = [scope for scope in named if scope != OFFLINE_ACCESS]
         # Zero is never (RFC 7591, section 3.2.1).
         expires_at = seconds_in(answer, "client_secret_expires_at") or None
         return RegisteredClient(
@@ -183,6 +207,63 @@ class PlannedLogin:
             scopes=named,
             expires_at=expires_at if secret else None,
         )
+
+
+def _variants(
+    document: Mapping[str, Any], server: AuthorizationServer, scopes: Sequence[str]
+) -> Iterator[tuple[Sequence[str] | None, Mapping[str, object]]]:
+    """Yield the scopes of a registration, None for none, with what else is changed in it.
+
+    Many servers let a client request only the scopes that it was registered with; others register
+    no client with a scope that only people or servers can have, or with what they do not name.
+    """
+    usual = tuple(scopes) or None
+    yield usual, {}
+    if usual is not None:
+        yield None, {}
+    if server.grant_types and _REFRESH not in server.grant_types:
+        yield usual, {"grant_types": [name for name in document["grant_types"] if name != _REFRESH]}
+    if not server.client_auth_methods:
+        yield usual, {"token_endpoint_auth_method": "none"}
+
+
+def _how_to_register(redirect: str, code: str = "") -> str:
+    """Return what a person does instead of a registration.
+
+    Args:
+        redirect: Of the login; empty for one on another device.
+        code: Why the registration was refused; may be empty.
+    """
+    how = (
+        f"register one there, with the redirect {redirect or 'of a native client'}, and write its"
+        " client_id"
+    )
+    if code != _INVALID_REDIRECT:
+        return how
+    if is_loopback(redirect):
+        name = "http://localhost/callback"
+        return f"write redirect_uri: {name} in auth and log in by leaseway login, or {how}"
+    return f"log in by leaseway login, whose redirect stays on its machine, or {how}"
+
+
+def refuses_offline(planned: PlannedLogin, client: LoginClient, error: AuthorizationError) -> bool:
+    """Return whether a login may have failed for `offline_access`; it is not requested again."""
+    requested = OFFLINE_ACCESS in client.allowed(planned.scopes)
+    asked = requested and OFFLINE_ACCESS not in planned.wanted.auth.scopes
+    if error.code != "invalid_scope" or not asked:
+        return False
+    if len(_refusing) >= _MAX_REFUSING:
+        _refusing.clear()
+    _refusing.add(planned.server.authority)
+    return True
+
+
+def offered(server: AuthorizationServer, scopes: Sequence[str]) -> tuple[str, ...]:
+    """Return some scopes, with `offline_access` if an authorization server gives it."""
+    if server.authority in _refusing:
+        return tuple(scope for scope in scopes if scope != OFFLINE_ACCESS)
+    added = (OFFLINE_ACCESS,) if OFFLINE_ACCESS in server.scopes else ()
+    return tuple(dict.fromkeys((*scopes, *added)))
 
 
 def keep(client: LoginClient, store: ClientStore, subject: str) -> None:

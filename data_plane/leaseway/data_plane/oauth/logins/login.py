@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode, urlsplit
@@ -21,9 +21,12 @@ from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins.clients import (
     DEVICE,
     DEVICE_GRANT,
+    OFFLINE_ACCESS,
     LoginClient,
     PlannedLogin,
     keep,
+    offered,
+    refuses_offline,
 )
 from leaseway.data_plane.oauth.logins.redirects import MAX_CODE, Redirect, code_of
 from leaseway.data_plane.oauth.metadata import (
@@ -148,24 +151,23 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
     ask = _by_device if request.by_device else _by_browser
     try:
         return ask(request, web, found, planned, kept, store)
-    except _ClientForgottenError:
+    except _AgainError:
+        planned = replace(planned, scopes=offered(planned.server, planned.scopes))
         return ask(request, Web(wanted.configured), found, planned, None, store)
 
 
-class _ClientForgottenError(AuthorizationError):
-    """The kept client that a login used was refused, and is forgotten: another one may help."""
+class _AgainError(AuthorizationError):
+    """The kept client of a login, or a scope that is offered, was refused: others may help."""
 
 
 @contextlib.contextmanager
 def _forgetting(client: LoginClient, planned: PlannedLogin) -> Iterator[None]:
-    """Forget the client of a login if it is a kept one that is refused meanwhile."""
+    """Forget the client of a login, or a scope, that is refused meanwhile."""
     try:
         yield
     except AuthorizationError as error:
-        if client.forget_refused(error, planned.store):
-            raise _ClientForgottenError(
-                f"{error}; open the new address that the command shows"
-            ) from error
+        if client.forget_refused(error, planned.store) or refuses_offline(planned, client, error):
+            raise _AgainError(f"{error}; open the new address that the command shows") from error
         raise
 
 
@@ -247,10 +249,7 @@ def _challenge(web: Web, wanted: Wanted) -> Challenge:
 
 def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, ...]:
     scopes = scopes_of(wanted.auth, attempt, found)
-    # A refresh token is what keeps a person logged in (OpenID Connect, section 11).
-    if "offline_access" in found.server.scopes:
-        scopes = tuple(dict.fromkeys((*scopes, "offline_access")))
-    return scopes
+    return scopes if OFFLINE_ACCESS in wanted.auth.scopes else offered(found.server, scopes)
 
 
 # In a browser of this machine.
@@ -345,7 +344,8 @@ def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
     try:
         with _forgetting(client, planned):
             return _begun(web, planned, found, redirect, state, client)
-    except _ClientForgottenError:
+    except _AgainError:
+        planned = replace(planned, scopes=offered(planned.server, planned.scopes))
         return _begun(web, planned, found, redirect, state, planned.choose(web, redirect, None))
 
 
@@ -361,6 +361,8 @@ def finish_login(begun: BegunLogin, answer: Mapping[str, str], store: LoginStore
     except AuthorizationError as error:
         if begun.client.forget_refused(error, store.clients):
             error.args = (f"{error}; open its link again, and another client is registered",)
+        elif refuses_offline(begun.planned, begun.client, error):
+            error.args = (f"{error}; open its link again, and offline_access is not requested",)
         raise
     return _seal(begun.planned, begun.found, tokens, begun.client, store, time.time())[0]
 
@@ -375,7 +377,7 @@ def _begun(
 ) -> BegunLogin:
     from mcp.client.auth.oauth2 import PKCEParameters
 
-    key, scopes = new_key(found), planned.scopes
+    key, scopes = new_key(found), client.allowed(planned.scopes)
     pkce = PKCEParameters.generate()
     query: Mapping[str, str] = {
         "response_type": "code",
@@ -388,7 +390,7 @@ def _begun(
         "resource": found.resource,
         "dpop_jkt": "" if key is None else key.thumbprint,  # the code is of no use without it
         # Some servers give a refresh token only after an explicit consent.
-        "prompt": "consent" if "offline_access" in scopes else "",
+        "prompt": "consent" if OFFLINE_ACCESS in scopes else "",
         **habits_of(found.server).login,
         **planned.wanted.auth.parameters,
     }
@@ -488,7 +490,7 @@ def _by_code(
     server, client = found.server, chosen.client
     asked = {
         **request.wanted.auth.parameters,
-        "scope": " ".join(planned.scopes),
+        "scope": " ".join(chosen.allowed(planned.scopes)),
         "resource": found.resource,
         "client_id": client.id,
     }

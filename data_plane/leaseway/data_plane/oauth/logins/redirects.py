@@ -229,7 +229,9 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
         )
     if issuer is None and server.returns_issuer:
         raise AuthorizationError(
-            f"the redirect does not say that it is from {server.issuer}; its code was not used"
+            f"the redirect does not say that it is from {server.issuer}, as its metadata promise;"
+            " its code was not used; if they are wrong, write issuer, authorization_endpoint and"
+            " token_endpoint in auth"
         )
     if "error" in answer:
         words = described(answer.get("error_description", ""))
