@@ -197,6 +197,26 @@ def test_a_value_of_several_types_is_a_choice(listed: Any, chosen: Any) -> None:
     assert with_accepted_parts(of_property(listed)) == of_property(chosen)
 
 
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        ({"const": "k"}, "string"),
+        ({"enum": [True, False]}, "boolean"),
+        ({"enum": [1, 2.0]}, "integer"),
+        ({"enum": [1, 2.5]}, "number"),
+    ],
+)
+def test_values_of_one_type_are_listed_with_it(listed: dict[str, Any], kind: str) -> None:
+    accepted = with_accepted_parts(of_property({"anyOf": [listed, NULL]}))
+    assert accepted == of_property({"anyOf": [{**listed, "type": kind}, NULL]})
+
+
+@pytest.mark.parametrize("listed", [{"enum": ["a", 1]}, {"enum": [True, 1]}, {"const": None}])
+def test_values_of_several_types_are_listed_without(listed: dict[str, Any]) -> None:
+    schema = of_property(listed)
+    assert with_accepted_parts(schema) is schema
+
+
 def test_a_value_of_several_types_stays_if_a_reference_leads_into_it() -> None:
     listed = {"type": ["array", "null"], "items": A}
     schema = {

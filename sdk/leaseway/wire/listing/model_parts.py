@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from leaseway.wire.json_pointer import at_fragment
 from leaseway.wire.listing.schema_keywords import is_valid
-from leaseway.wire.listing.type_choices import as_choice
+from leaseway.wire.listing.type_choices import as_choice, with_type_of_values
 from leaseway.wire.messages.json_schema import (
     CHOICES,
     CONDITIONS,
@@ -137,6 +137,8 @@ class _Parts:
             current = dict(current)
             current.setdefault("anyOf", current.pop("oneOf"))
         kind = current.get("type")
+        if kind is None and depth > 0:
+            return with_type_of_values(current)
         is_list = kind == "array" or (isinstance(kind, list) and "array" in kind)
         if is_list and "items" not in current:
             current = {**current, "items": {}}

@@ -67,6 +67,20 @@ def as_choice(schema: dict[str, Any]) -> dict[str, Any]:
     return common | (branches[0] if len(branches) == 1 else {"anyOf": branches})
 
 
+def with_type_of_values(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that lists texts, numbers or booleans with their type, which they imply.
+
+    Valibot and ArkType write none, and AutoGen refuses a whole list of tools for a `const` without.
+    It is the same object if its values are of several types, or others.
+    """
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and values:
+        for kind in ("string", "boolean", "integer", "number"):
+            if all(_is_of(kind, value) for value in values):
+                return {**schema, "type": kind}
+    return schema
+
+
 def _branch(schema: dict[str, Any], kind: str) -> dict[str, Any] | None:
     """Return what a schema says of values of one type; None if it allows none of them."""
     said = _KEYWORDS.get(kind, frozenset())
