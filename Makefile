@@ -22,6 +22,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+UV := .build/uv/bin/uv
+# Environments without pip, which takes longer to install than what most of them are for.
+VENV := $(PYTHON) -m venv --clear --without-pip
 KUBERNETES := .build/kubernetes/bin
 SOURCES := sdk cli front control_plane data_plane tests tools deploy benchmarks docs
 PEERS ?=
@@ -66,10 +69,9 @@ k8s: .venv/dev.stamp k8s-api
 oldest: .build/oldest/stamp
 	.build/oldest/bin/python -m pytest -n 2 @tests/fast.txt
 
-.build/oldest/stamp: pyproject.toml
-	$(PYTHON) -m venv --clear .build/oldest
-	.build/oldest/bin/python -m pip install --quiet uv
-	VIRTUAL_ENV=$(CURDIR)/.build/oldest .build/oldest/bin/uv pip install --quiet \
+.build/oldest/stamp: pyproject.toml | .build/uv/stamp
+	$(VENV) .build/oldest
+	$(UV) pip install --quiet --python .build/oldest/bin/python --compile-bytecode \
 	  --resolution lowest-direct --editable '.[all]' --group dev
 	touch $@
 
@@ -134,17 +136,16 @@ record-faults: .venv/dev.stamp
 
 legacy-servers: .build/legacy/stamp
 
-# Agent frameworks for tests, installed with uv because pip takes two minutes. A failed installation,
-# such as on a Python that CrewAI does not support yet, is reported and not fatal.
-frameworks:
+# Agent frameworks for tests. A failed installation, such as on a Python that CrewAI does not support
+# yet, is reported and not fatal.
+frameworks: | .build/uv/stamp
 	@test .build/frameworks/stamp -nt tools/frameworks.txt -a \
 	  .build/frameworks/stamp -nt tools/crewai.txt -a \
 	  .build/frameworks/stamp -nt pyproject.toml || ( \
-	  $(PYTHON) -m venv .build/frameworks/uv && \
-	  .build/frameworks/uv/bin/python -m pip install --quiet uv && \
+	  mkdir -p .build/frameworks && \
 	  for name in frameworks crewai; do \
-	    $(PYTHON) -m venv .build/frameworks/$$name && \
-	    .build/frameworks/uv/bin/uv pip install --quiet --compile-bytecode --editable . \
+	    $(VENV) .build/frameworks/$$name && \
+	    $(UV) pip install --quiet --compile-bytecode --editable . \
 	      --python .build/frameworks/$$name/bin/python --requirement tools/$$name.txt || exit 1; \
 	  done && touch .build/frameworks/stamp ) || \
 	echo "make: the agent frameworks could not be installed, so their tests cannot run." >&2
@@ -177,13 +178,13 @@ conformance: .venv/dev.stamp conformance-suite
 # The same for the official conformance suite, for third-party MCP clients and, if there is Go, for
 # the everything server of the Go SDK.
 GO_EVERYTHING := github.com/modelcontextprotocol/go-sdk/conformance/everything-server@v1.8.0
-conformance-suite:
+conformance-suite: | .build/uv/stamp
 	@if command -v npm >/dev/null; then \
 	  test .build/conformance/stamp -nt tools/conformance.json -a \
 	    .build/conformance/stamp -nt tools/conformance.txt || { \
-	    mkdir -p .build/conformance && $(PYTHON) -m venv .build/conformance/env && \
-	    .build/conformance/env/bin/python -m pip install --quiet \
-	      --requirement tools/conformance.txt && \
+	    mkdir -p .build/conformance && $(VENV) .build/conformance/env && \
+	    $(UV) pip install --quiet --compile-bytecode \
+	      --python .build/conformance/env/bin/python --requirement tools/conformance.txt && \
 	    cp tools/conformance.json .build/conformance/package.json && \
 	    (cd .build/conformance && npm install --no-audit --no-fund --loglevel=error) && \
 	    { ! command -v go >/dev/null || GOBIN=$(CURDIR)/.build/conformance/bin go install \
@@ -207,20 +208,28 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable '.[all]'
 	touch $@
 
-.venv/dev.stamp: pyproject.toml .venv/runtime.stamp
-	$(BIN)/python -m pip install --quiet --group dev
-	touch $@
+# uv takes a third of pip's time, and one cache serves all environments.
+.venv/dev.stamp: pyproject.toml .venv/pip.stamp | .build/uv/stamp
+	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --editable '.[all]' --group dev
+	touch .venv/runtime.stamp $@
 
 .venv/bench.stamp: pyproject.toml .venv/runtime.stamp
 	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
 
-.build/protos/stamp: tools/protos.txt
-	$(PYTHON) -m venv .build/protos
-	.build/protos/bin/python -m pip install --quiet --requirement tools/protos.txt
+.build/uv/stamp:
+	$(PYTHON) -m venv .build/uv
+	.build/uv/bin/python -m pip install --quiet uv
 	touch $@
 
-.build/legacy/stamp: tools/legacy-servers.txt
-	$(PYTHON) -m venv .build/legacy
-	.build/legacy/bin/python -m pip install --quiet --requirement tools/legacy-servers.txt
+.build/protos/stamp: tools/protos.txt | .build/uv/stamp
+	$(VENV) .build/protos
+	$(UV) pip install --quiet --python .build/protos/bin/python --compile-bytecode \
+	  --requirement tools/protos.txt
+	touch $@
+
+.build/legacy/stamp: tools/legacy-servers.txt | .build/uv/stamp
+	$(VENV) .build/legacy
+	$(UV) pip install --quiet --python .build/legacy/bin/python --compile-bytecode \
+	  --requirement tools/legacy-servers.txt
 	touch $@
