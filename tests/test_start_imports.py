@@ -54,3 +54,33 @@ asyncio.run(main())
     turns, is_loaded = made.stdout.split()
     assert is_loaded == "True"
     assert int(turns) > 5  # 1 if the import blocked the loop
+
+
+@pytest.mark.parametrize(
+    "arguments", [["leaseway.server", "no_module", "Class"], ["leaseway.data_plane.kit"]]
+)
+def test_no_collection_of_garbage_delays_the_start_of_a_server(arguments: list[str]) -> None:
+    code = """
+import gc, importlib, sys
+
+def note(phase, details):
+    if "mcp" in sys.modules and not hasattr(sys.modules["leaseway.server.running"], "run"):
+        print("collected", file=sys.stderr)
+
+gc.callbacks.append(note)
+program = importlib.import_module(sys.argv[1] + ".__main__")
+del sys.argv[0]
+program.main()
+gc.callbacks.remove(note)
+print(gc.isenabled(), file=sys.stderr)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+    assert made.stderr.split().count("collected") == 0
+    assert made.stderr.split()[-1] == "True"

@@ -2,13 +2,15 @@
 
 import sys
 
+from leaseway.server.imports import uncollected
 from leaseway.telemetry.exporters import ignore_missing_plugins
 
 
 def main() -> int:
     """Serve over stdio until standard input ends."""
     ignore_missing_plugins()
-    from leaseway.server.running import main  # it imports the MCP package
+    with uncollected():
+        from leaseway.server.running import main  # it imports the MCP package
 
     return main()
 

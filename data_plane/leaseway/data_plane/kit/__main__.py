@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from leaseway.data_plane.kit.server import Kit, KitOptions, build_tools
+from leaseway.server.imports import uncollected
 from leaseway.spec.kinds.kit import BUILTIN_TOOLS
 from leaseway.telemetry.exporters import ignore_missing_plugins
 
@@ -20,7 +21,8 @@ def main() -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
     ignore_missing_plugins()
-    from leaseway.server.running import run  # importing it takes a second
+    with uncollected():
+        from leaseway.server.running import run  # importing it takes a second
 
     return run(partial(Kit, tools), "leaseway-kit")
 
