@@ -95,6 +95,7 @@ async def test_users_log_in_first_by_the_sdk_also_after_a_restart(
             assert not [problem for problem in await anna.problems() if "anna" in problem.message]
             await system.control_plane.end()
             await system.start_control_plane()
+            await system.ready()  # a link of a worker that has not joined yet would be refused
             await eventually(lambda: lists(anna, "mcp_login"))
             result = await anna.session("a").call_tool(
                 "whoami:whoami", timeout=BOUND, on_elicitation=accept
