@@ -32,6 +32,7 @@ from leaseway.spec.filters.uri_templates import (
         ("find://x{?q,limit}", "find://x?q=a/b&limit=3", True),
         ("at://{x,y}", "at://1,2", True),
         ("v://{var:3}/{list*}", "v://abc/1,2", True),
+        ("file://{folder*}/{name}", "file://a/b/c.txt", True),
         ("plain://x", "plain://x", True),
         ("plain://x", "plain://y", False),
         ("odd://{", "odd://{", True),

@@ -1,7 +1,8 @@
 """Matches URIs with URI templates (RFC 6570).
 
 A simple expression such as `{id}` or `{x,y}` matches any text without a slash; one with an operator
-(`{+path}`, `{#anchor}`, `{?query}` …) matches any text. Variables are not extracted.
+(`{+path}`, `{#anchor}`, `{?query}` …) matches any text, and so does `{path*}`, which FastMCP and
+MCP-Nest have for several segments. Variables are not extracted.
 
 Servers choose templates and callers choose URIs, so the cost of a match is bounded. All positions
 that a template can reach in a URI are tracked at once, as the bits of one integer. The cost is the
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-_EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[A-Za-z0-9_.%*:,]+\}")
+_EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[A-Za-z0-9_.%*:,]*?([A-Za-z0-9_.%:,]|\*)\}")
 _MAX_EXPRESSIONS: Final = 32
 """A template with more expressions matches only its own text."""
 
@@ -26,7 +27,7 @@ _TEMPLATE_COST: Final = 64
 """Cost of comparing a template's beginning and end."""
 
 _Part = tuple[bool, str]
-"""(False, a text) or (True, the operator of an expression)."""
+"""(False, a text) or (True, what makes an expression match slashes, if anything does)."""
 
 
 class TooMuchEffort(Exception):
@@ -125,7 +126,7 @@ def _parsed(template: str) -> _Template:
     at = 0
     for found in _EXPRESSION.finditer(template):
         texts.append(template[at : found.start()])
-        operators.append(found[1])
+        operators.append(found[1] or ("*" if found[2] == "*" else ""))
         at = found.end()
     if not 0 < len(operators) <= _MAX_EXPRESSIONS:
         return _Template(template, (), "")
