@@ -135,6 +135,31 @@ async def test_a_list_without_a_usable_end_keeps_what_was_read(
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("era", "second", "names"),
+    [
+        (Era(), "a:b", ["a:a"]),
+        (Era(modern=True), "a:b", ["a:a", "a:b"]),
+        (Era(modern=True), "a:a", ["a:a"]),
+    ],
+)
+async def test_an_empty_cursor_is_one_since_2026(
+    kind: ListKind, era: Era, second: str, names: list[str]
+) -> None:
+    class Pair(Pages):
+        async def request(self, method: str, params: Mapping[str, Any] | None) -> bytes:
+            name = "a:a" if params is None else second
+            cursor = {"nextCursor": ""} if name == "a:a" else {}
+            return msgspec.json.encode({kind.key: [item(kind, name)]} | cursor)
+
+    peer = Pair({})
+    peer.era = era
+    found = await list_all(cast("Any", peer), kind, may_be_missing=False)
+    assert [*found.definitions] == names
+    assert not found.skipped
+
+
+@KINDS
 async def test_null_is_an_empty_list(kind: ListKind) -> None:
     found = await read(kind, first={kind.key: None})
     assert not found.definitions

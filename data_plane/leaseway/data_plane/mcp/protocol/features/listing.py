@@ -215,7 +215,8 @@ async def list_all(
     """Read a list to its end, over a negotiated connection.
 
     A cursor that was used before, or is no text, ends the list, and so do 10,000 items, 16 MiB or
-    100 pages in a row without a further item.
+    100 pages in a row without a further item. An empty cursor is one since 2026-07-28, and the end
+    before; also later if it brings the same page once more, as servers send it that mean the end.
 
     Args:
         peer: The connection.
@@ -231,11 +232,13 @@ async def list_all(
     found = ListedItems(kind, modern=peer.era.modern, hide=hide)
     cursors: set[str] = set()
     cursor: str | None = None
-    size = empty = 0
+    page, size, empty = b"", 0, 0
     while True:
-        before = len(found.definitions)
+        before, last = len(found.definitions), page
         try:
             page = await _request_page(peer, kind, cursor, may_be_missing)
+            if cursor == "" and page == last:
+                return found
             read = partial(_read_page, page, kind, found, _MAX_BYTES - size)
             # Definitions are parsed and checked one by one, which takes longer than decoding.
             cursor = read() if len(page) <= SMALL else await asyncio.to_thread(read)
@@ -245,7 +248,7 @@ async def list_all(
             found.end_early(f"a page of it failed: {_describe(error)}")
             return found
         size += len(page)
-        if not cursor:
+        if cursor is None or not (cursor or peer.era.modern):
             return found
         empty = empty + 1 if len(found.definitions) == before else 0
         if empty >= _MAX_EMPTY_PAGES:
@@ -260,7 +263,7 @@ async def list_all(
 async def _request_page(
     peer: Peer, kind: ListKind, cursor: str | None, may_be_missing: bool
 ) -> bytes:
-    params: Mapping[str, Any] | None = {"cursor": cursor} if cursor else None
+    params: Mapping[str, Any] | None = None if cursor is None else {"cursor": cursor}
     try:
         return await peer.request(kind.method, params)
     except MCPError as error:
