@@ -155,3 +155,19 @@ async def test_the_lists_of_a_server_that_tells_no_changes_are_read_once(
     async with started(bench, server):
         await opened.wait()
         assert bench.changed.empty()
+
+
+async def test_tools_are_listed_anew_if_a_call_lacks_headers_that_their_schemas_demand(
+    bench: Bench,
+) -> None:
+    class StrictServer(GrowingServer):
+        def _answer(self, method: str) -> dict[str, Any]:
+            if method == "tools/call":
+                return {"error": {"code": -32020, "message": "Mcp-Param-Region is missing."}}
+            return super()._answer(method)
+
+    server = StrictServer(modern=True, notifies=False)
+    async with started(bench, server) as instance:
+        fault = await bench.call_fault(instance, "first")
+        assert (fault.started, "listed anew" in fault.message) == ("no", True)
+        assert await bench.changed.get() is instance

@@ -118,6 +118,7 @@ class Peer(Dispatcher[TransportContext]):
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         self.server = server
+        self.on_tools_changed = on_tools_changed
         self.era: Era = LEGACY
         self.closed = LightEvent()
         self.leased = False

@@ -48,6 +48,9 @@ class Recorder:
             lambda: None,
         )
 
+    def on_tools_changed(self) -> None:
+        """Not called."""
+
     def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
         """Not called."""
 

@@ -59,6 +59,9 @@ class Calls:
     def log_repair(self, what: str, how: str) -> None:
         """Not called."""
 
+    def on_tools_changed(self) -> None:
+        """Not called."""
+
     def warn_no_back_channel(self) -> None:
         """Not called."""
 

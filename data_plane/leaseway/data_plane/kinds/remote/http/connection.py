@@ -114,7 +114,6 @@ class HttpConnection(Peer):
         self._endpoint = HttpEndpoint(
             server, url, http, headers or {}, session_id, outgoing or Outgoing()
         )
-        self._on_tools_changed = on_tools_changed
         self._renews_sessions = renews_sessions
         self._renewal = SessionRenewal(server, self._endpoint, self._reopen)
         self._check = SessionCheck(self._probe_session)
@@ -511,7 +510,7 @@ class HttpConnection(Peer):
             return False
         self._unproven = True
         self.log_level.forget()
-        self._on_tools_changed()
+        self.on_tools_changed()
         self.reopened.emit()
         return True
 

@@ -37,7 +37,7 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import ELICIT, LOG_LEVELS
+from leaseway.wire.messages.mcp import ELICIT, HEADER_MISMATCH, LOG_LEVELS
 from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
@@ -106,6 +106,8 @@ class _Connection(Protocol):
     refusals: Refusals
 
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
+
+    def on_tools_changed(self) -> None: ...
 
     def warn_no_back_channel(self) -> None: ...
 
@@ -236,6 +238,8 @@ class ToolCall:
         fault = _fault_of_error(self._server, self.request, error)
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
             self._connection.warn_no_back_channel()
+        if error.code == HEADER_MISMATCH:  # its schema may demand other headers by now
+            self._connection.on_tools_changed()
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
             can_open = not self.request.callbacks.lacking(ELICIT, _URL_MODE)
             result = (
@@ -347,6 +351,9 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
         lacking = callbacks.lacking(method, b"{}") if callbacks.client is not None else ""
         return input_required_fault(server, request.name, method, metadata, capability=lacking)
     text = f"The server {server} answered with error {error.code}: {message or 'no message'}"
+    if error.code == HEADER_MISMATCH:
+        text = f"{text.rstrip('.')}. Its tools are listed anew; then call the tool again."
+        return Fault(Reason.SERVER_ERROR, text, "no", metadata)
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 
