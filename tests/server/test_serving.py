@@ -17,6 +17,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import BlobResourceContents, CallToolResult, TextContent, TextResourceContents
 from tests.conftest import BOUND
+from tests.forked_servers import forked
 
 FOLDER = Path(__file__).parent
 
@@ -33,11 +34,8 @@ def environment(**config: Any) -> dict[str, str]:
 async def served(
     name: str = "Weather", mode: str = "auto", errlog: Path | None = None, **config: Any
 ) -> AsyncIterator[Client]:
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "leaseway.server", "weather", name],
-        env=environment(**config),
-    )
+    command, *words = forked("-m", "leaseway.server", "weather", name)
+    parameters = StdioServerParameters(command=command, args=words, env=environment(**config))
     with (errlog or Path(os.devnull)).open("w") as err:
         async with (
             asyncio.timeout(BOUND),

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import fork_python, start_fork_server
+from tests.forked_servers import forked
 
 from leaseway.data_plane.core.calls.call import Callbacks, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.kinds.http_api.rendering import Renderers
@@ -128,6 +129,11 @@ class Bench:
         return server_spec(
             VariantKey(server), "stdio", command=sys.executable, args=command, **spec
         )
+
+    def forked(self, server: str, *args: str, **spec: Any) -> ServerSpec:
+        """Return the spec of a server in tests/servers on the official package."""
+        command, *words = forked(str(SERVERS / f"{server}.py"), *args)
+        return server_spec(VariantKey(server), "stdio", command=command, args=tuple(words), **spec)
 
     def http_spec(self, url: str, **spec: Any) -> ServerSpec:
         """Return the spec of a server at a URL."""

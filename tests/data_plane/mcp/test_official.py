@@ -162,7 +162,7 @@ async def test_the_instructions_of_a_server_are_kept_without_its_secrets(
         "INSTRUCTIONS": Value("literal", "Use echo; not s3cr3t-t0k3n-9."),
         "TOKEN": Value("env", "HOST_TOKEN"),
     }
-    spec = bench.stdio("official_stdio", env=env, protocol=protocol)
+    spec = bench.forked("official_stdio", env=env, protocol=protocol)
     environment = {**os.environ, "HOST_TOKEN": "s3cr3t-t0k3n-9"}
     instance = await bench.start(spec, environment)
     assert instance.protocol_version == version

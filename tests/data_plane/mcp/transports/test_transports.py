@@ -64,7 +64,7 @@ async def connected(
     bench: Bench, urls: dict[str, str], transport: str, **spec: Any
 ) -> AsyncIterator[Instance]:
     if transport == "stdio":
-        yield await bench.start(bench.stdio("script_server", "stdio", **spec))
+        yield await bench.start(bench.forked("script_server", "stdio", **spec))
     elif transport in urls:
         yield await bench.start(bench.at(transport, urls[transport], **spec))
     else:

@@ -38,7 +38,7 @@ async def offering(
     """Start a server with prompts and resources, or use the HTTP server at an address."""
     async with contextlib.AsyncExitStack() as stack:
         if transport == "stdio":
-            spec = bench.stdio("offering_stdio", *words, protocol=protocol)
+            spec = bench.forked("offering_stdio", *words, protocol=protocol)
         else:
             if not address:
                 address = await stack.enter_async_context(serving("offering_http", *words))
@@ -152,7 +152,7 @@ async def test_a_list_that_fails_does_not_affect_the_others(bench: Bench) -> Non
 
 
 async def test_a_server_without_prompts_and_resources_has_empty_lists(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("official_stdio"))
+    instance = await bench.start(bench.forked("official_stdio"))
     prompts_resources = await instance.list_prompts_resources(BOUND)
     assert (
         prompts_resources.prompts,
