@@ -163,6 +163,22 @@ async def _stall_worker(stage: Stage) -> None:
     stage.configure()
 
 
+async def _fill_audit(stage: Stage) -> None:
+    """Replace the workers' audit folder with a file."""
+    folder = stage.folder / "audit"
+    shutil.rmtree(folder)
+    folder.write_text("in the way of a folder")
+
+
+async def _start_twin(stage: Stage) -> None:
+    """Start a second worker with the id of a first."""
+    own, first = stage.system, stage.system.workers["worker-2"]
+    metrics = own.metrics.pop("worker-2")
+    await own.start_worker("worker-2")
+    own.workers["twin"], own.workers["worker-2"] = own.workers["worker-2"], first
+    own.metrics["worker-2"] = metrics
+
+
 async def _break_file(stage: Stage) -> None:
     stage.system.write_text("servers: [this is { no YAML")
 
@@ -337,6 +353,12 @@ FAULTS: Final[dict[str, Fault]] = {
         _fires("LeasewayAuditNotShipped", "LeasewayAuditPilesUp"),
         environment={"LEASEWAY_AUDIT_SINK": "nats://127.0.0.1:1/AUDIT/leaseway"},
     ),
+    "audit_not_written": Fault(
+        _fires("LeasewayAuditNotWritten", "LeasewayOverloaded"),
+        environment={"LEASEWAY_AUDIT_POLICY": "block"},
+        plant=_fill_audit,
+    ),
+    "worker_twin": Fault(_fires("LeasewayOtherProblem"), plant=_start_twin),
     "failing_tool": Fault(_fires(), servers={"mixed": _MIXED}, each_minute=_calling("mixed_fail")),
 }
 """The twelve documented faults, and others with an alert."""
@@ -352,7 +374,7 @@ async def staged(fault: Fault, folder: Path) -> AsyncIterator[Stage]:
         **fault.servers,
     }
     environment = {"TMPDIR": str(folder / "temporary"), **fault.environment}
-    if "LEASEWAY_AUDIT_SINK" in environment:
+    if any(name.startswith("LEASEWAY_AUDIT") for name in environment):
         environment["LEASEWAY_AUDIT"] = str(folder / "audit")
     system = System(folder, servers, workers=2, environment=environment, metrics=True)
     system.programs["worker"] = (sys.executable, str(_STALLING))

@@ -122,6 +122,24 @@ def test_slots_that_workers_keep_raise_no_alert_while_no_call_is_rejected_for_th
     _play(tmp_path, [_test_of("kept", series, fired, set())])
 
 
+def test_a_store_that_fails_is_no_problem_of_the_configuration(tmp_path: Path) -> None:
+    labels = 'leaseway_scope="workspace",leaseway_severity="error"'
+    series = {f'leaseway_problems{{{labels},leaseway_reason="STORE_UNAVAILABLE"}}': "1x60"}
+    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
+    _play(tmp_path, [_test_of("store", series, fired, {"LeasewayOtherProblem"})])
+
+
+def test_a_problem_that_a_rule_names_raises_no_general_alert() -> None:
+    problems = {
+        rule["alert"]: rule["expr"] for rule in rules() if "leaseway_problems" in rule["expr"]
+    }
+    left = re.search(r'leaseway_reason!~"([^"]*)"', problems.pop("LeasewayOtherProblem"))
+    named = re.findall(r'leaseway_reason=~?"([^"]*)"', " ".join(problems.values()))
+    assert left is not None
+    by_restarts = "SERVER_LOST"
+    assert sorted(left[1].split("|")) == sorted([*"|".join(named).split("|"), by_restarts])
+
+
 def test_each_alert_has_a_fault_that_raises_it() -> None:
     alerts = {rule["alert"] for rule in rules() if "alert" in rule}
     assert alerts == frozenset[str]().union(*(fault.fires for fault in FAULTS.values()))
