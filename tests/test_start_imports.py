@@ -9,8 +9,8 @@ import sys
 import pytest
 
 _HEAVY = (
-    *("aiohttp", "cryptography", "grpc", "httpx", "jinja2", "lightkube", "mcp", "mcp_types"),
-    *("opentelemetry.sdk", "pydantic", "starlette", "uvicorn", "yaml"),
+    *("aiohttp", "cryptography", "google.protobuf", "grpc", "httpx", "jinja2", "lightkube"),
+    *("mcp", "mcp_types", "opentelemetry.sdk", "pydantic", "starlette", "uvicorn", "yaml"),
 )
 
 
@@ -18,11 +18,18 @@ _HEAVY = (
     ("module", "loads"),
     [
         ("leaseway.cli.main", []),
-        ("leaseway.sdk", ["grpc"]),
-        ("leaseway.front.app", ["aiohttp", "cryptography", "grpc"]),
-        ("leaseway.control_plane.app", ["cryptography", "grpc", "jinja2", "yaml"]),
+        ("leaseway.sdk", ["google.protobuf", "grpc"]),
+        ("leaseway.front.app", ["aiohttp", "cryptography", "google.protobuf", "grpc"]),
+        (
+            "leaseway.control_plane.app",
+            ["cryptography", "google.protobuf", "grpc", "jinja2", "yaml"],
+        ),
         # A worker imports `mcp` in a thread after it has joined: it takes as long as all others.
-        ("leaseway.data_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2"]),
+        (
+            "leaseway.data_plane.app",
+            ["aiohttp", "cryptography", "google.protobuf", "grpc", "jinja2"],
+        ),
+        ("leaseway.data_plane.kit.server", []),
     ],
 )
 def test_a_start_imports_only_these_heavy_packages(module: str, loads: list[str]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
+
+if TYPE_CHECKING:  # servers in Python need the version, and no protobuf
+    from leaseway.v1 import catalog_pb2
 
 PROTOCOL_VERSION = 1
 """The version of the `leaseway.v1` protocol; peers with another version are rejected.
