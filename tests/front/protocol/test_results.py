@@ -13,7 +13,12 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from leaseway.front.protocol.handshake import SERVER_META
 from leaseway.front.protocol.messages import UNAVAILABLE, encode
-from leaseway.front.protocol.results import adapt_result, fitting_result, rpc_error
+from leaseway.front.protocol.results import (
+    adapt_result,
+    fitting_result,
+    result_for_program,
+    rpc_error,
+)
 from leaseway.sdk import ServerError
 from leaseway.sdk.errors import error_from_fault
 from leaseway.wire.advice import LISTED_BY, for_operators
@@ -211,3 +216,38 @@ def test_structured_content_is_not_looked_for_in_very_many_texts() -> None:
     result = {"content": content, "structuredContent": [1], "_meta": {"leaseway/unfit": "no"}}
     changed = json.loads(fitting_result(encode(result)))
     assert len(changed["content"]) == len(content) + 2
+
+
+GEMINI = "gemini-cli-mcp-client"
+
+
+@pytest.mark.parametrize("text", ['[1, {"a": "é"}]', "42", " null\n", '"said"', "true"])
+def test_gemini_cli_gets_a_text_that_is_json_but_no_object_as_a_member(text: str) -> None:
+    content = [{"type": "text", "text": text}, {"type": "text", "text": "more"}]
+    result = json.loads(result_for_program(encode({"content": content, "isError": False}), GEMINI))
+    assert result["structuredContent"] == {"result": json.loads(text)}
+    assert (result["content"], result["isError"]) == (content, False)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        *(
+            {"content": [{"type": "text", "text": text}]}
+            for text in ('{"a": 1}', "[1", "1 pid", "")
+        ),
+        {"content": [{"type": "text", "text": "[1]"}], "structuredContent": {"a": 1}},
+        {"content": [{"type": "image", "data": "", "mimeType": "image/png"}]},
+        {"content": []},
+        {},
+    ],
+)
+def test_gemini_cli_gets_other_results_as_they_are(result: dict[str, Any]) -> None:
+    payload = encode(result)
+    assert result_for_program(payload, GEMINI) is payload
+
+
+def test_other_programs_get_a_text_that_is_json_as_it_is() -> None:
+    payload = encode({"content": [{"type": "text", "text": "[1]"}]})
+    assert result_for_program(payload, "claude-code") is payload
+    assert result_for_program(payload, None) is payload

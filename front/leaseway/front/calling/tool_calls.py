@@ -26,7 +26,13 @@ from leaseway.front.lists.login_tool import login_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.protocol.eras import to_2025_11_25
 from leaseway.front.protocol.messages import CallParams, JsonRpcError
-from leaseway.front.protocol.results import adapt_result, error_result, fitting_result, tool_error
+from leaseway.front.protocol.results import (
+    adapt_result,
+    error_result,
+    fitting_result,
+    result_for_program,
+    tool_error,
+)
 from leaseway.front.sessions.live_session import LiveSession
 from leaseway.sdk import (
     AsyncClient,
@@ -239,6 +245,9 @@ def client_result(request: Request, place: Place, tool: Tool | None, result: Too
         schema = tool.output_schema if tool is not None else None
         is_wrapped = schema is not None and to_2025_11_25.is_wrapped(schema)
         payload = to_2025_11_25.tool_result(payload, wrapped=is_wrapped)
+        protocol = request.carried.protocol
+        if protocol is not None:
+            payload = result_for_program(payload, protocol.client.info.get("name"))
     return adapt_result(payload, modern=request.modern)
 
 

@@ -26,6 +26,7 @@ from leaseway.front.protocol.messages import (
     internal_error,
     result_message,
 )
+from leaseway.front.protocol.results import result_for_program
 from leaseway.front.sessions.listener import Listener
 from leaseway.front.sessions.live_session import LiveSession, RunningRequest
 from leaseway.sdk.relay import (
@@ -167,7 +168,8 @@ class SessionCalls(DirectCalls):
 
     def result(self, call: DirectCall, payload: bytes) -> bytes:
         """Return the result of a call for the client."""
-        return call.known.result(payload, self.live.id)
+        live = self.live
+        return result_for_program(call.known.result(payload, live.id), live.client.info.get("name"))
 
     def end(self, call: DirectCall) -> None:
         """Note the end of a call."""

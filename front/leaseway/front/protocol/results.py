@@ -46,6 +46,8 @@ _OWN_MARK: Final = b"io.modelcontextprotocol"
 _ESCAPE: Final = b"\\u"
 """A result that contains one of these is decoded; an escape may hide the others."""
 _META_MARK: Final = b'"_meta"'
+_PARSING: Final = frozenset({"gemini-cli-mcp-client"})
+"""Programs that make structured content of a text."""
 _UNFIT_MARK: Final = f'"{UNFIT_KEY}"'.encode()
 _CACHE_MARKS: Final = tuple(f'"{name}"'.encode() for name in CACHE_HINTS)
 _MODERN: Final = encode({"resultType": "complete", "_meta": SERVER_META})[:-1]
@@ -127,6 +129,30 @@ def fitting_result(payload: bytes) -> bytes:
             )
         )
     return encode({**members, "content": content, "isError": True})
+
+
+def result_for_program(payload: bytes, program: object) -> bytes:
+    """Return a tool's result that its client's program does not reject.
+
+    Gemini CLI (since 0.43) takes the first text of a result without structured content for that,
+    if it is JSON, and rejects the result if it is no object then. So a list becomes a member.
+
+    Args:
+        payload: The result for a client of a version before 2026-07-28.
+        program: The name in `clientInfo`.
+    """
+    if program not in _PARSING or payload.find(b'"structuredContent"') >= 0:
+        return payload
+    try:
+        members = _members(payload)
+        first = msgspec.json.decode(members["content"], type=list[msgspec.Raw])[0]
+        value = msgspec.json.decode(first, type=_Said).text.strip(" \t\r\n")
+        msgspec.json.decode(value, type=msgspec.Raw)  # it is JSON
+    except (ValueError, KeyError, IndexError, RecursionError):
+        return payload
+    if value.startswith("{"):
+        return payload
+    return encode({**members, "structuredContent": msgspec.Raw(b'{"result":%b}' % value.encode())})
 
 
 def _text(text: str) -> msgspec.Raw:
