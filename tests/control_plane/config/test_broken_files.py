@@ -63,8 +63,8 @@ from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
         ),
         pytest.param(
             "version: 1\n---\nversion: 1\n", 2, 1, "", "BAD_YAML",
-            "This is not valid YAML: but found another document"
-            " (expected a single document in the stream).", id="two documents",
+            "A second YAML document begins here: keep one, or write each in a file of its own.",
+            id="two documents",
         ),
         pytest.param(
             "servers: {}", 1, 1, "version", "MISSING_KEY",

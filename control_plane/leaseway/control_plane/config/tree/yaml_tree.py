@@ -186,6 +186,11 @@ def _merge(node: Any, limit: int) -> int:
     return limit
 
 
+_TWO_DOCUMENTS: Final = (
+    "A second YAML document begins here: keep one, or write each in a file of its own."
+)
+
+
 def _check_characters(text: str) -> None:
     strange = _NOT_YAML.search(text)
     if strange:
@@ -203,6 +208,8 @@ def _reporting_bad_yaml(text: str) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         context = f" ({error.context})" if error.context else ""
         at = _position(error.problem_mark)
+        if error.problem == "but found another document":
+            raise BadYaml(at, _TWO_DOCUMENTS) from None
         message = f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}"
         raise BadYaml(at, f"{message}{_advice(error.problem, text, at)}.") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
