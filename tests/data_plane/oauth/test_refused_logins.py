@@ -20,6 +20,7 @@ from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.tokens import Tokens
+from leaseway.data_plane.outgoing import Authorization
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -168,6 +169,33 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     with pytest.raises(Fault, match="nobody is logged in"):
         await grant.credential()
     await tokens.aclose()
+
+
+async def test_a_login_is_used_also_if_the_server_asks_for_none(store: LoginStore) -> None:
+    wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
+    key = VariantKey("mail", "acme")
+    spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
+
+    def begun() -> tuple[Tokens, Authorization]:
+        sealed = SealedTokens(store)
+        tokens = Tokens(sealed, granted=sealed.granted)
+        grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
+        assert grant is not None
+        return tokens, grant
+
+    first, before = begun()
+    assert [await before.credential() for _ in range(2)] == [None, None]
+    assert await first.follow_logins() == ChangedLogins(set(), set())
+    assert await before.credential() is None
+    store.write(Login(wanted.login, access_token="new", granted_at=1.0))
+    assert await first.follow_logins() == ChangedLogins(set(), {key})
+    second, after = begun()
+    for grant in (before, after):
+        credential = await grant.credential()
+        assert credential is not None
+        assert credential.header == "Bearer new"
+    for tokens in (first, second):
+        await tokens.aclose()
 
 
 async def test_the_next_login_is_used_at_once_after_renewals_that_failed(

@@ -110,6 +110,7 @@ class Attempt:
         is_new: Whether that token has just been issued. A login's one is kept then, and only the
             authorization server that its server names is looked at.
         is_doubted: Whether that token may still be good: one that cannot be renewed is kept.
+        is_optional: Whether the server has not asked for a token: it may need none.
     """
 
     challenge: Challenge
@@ -117,6 +118,7 @@ class Attempt:
     refused: str = field(default="", repr=False)
     is_new: bool = False
     is_doubted: bool = False
+    is_optional: bool = False
 
 
 class ObtainToken(Protocol):

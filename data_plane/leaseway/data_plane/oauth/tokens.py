@@ -265,8 +265,8 @@ class Tokens:
         """
         held: dict[LoginKey, list[_Grant]] = {}
         for grant in self._grants.values():
+            login = grant.login or grant.lacking
             grant.retry_login()
-            login = grant.login
             if login is not None:
                 held.setdefault(login, []).append(grant)
         if not held or self._granted is None:
@@ -320,6 +320,7 @@ class _Grant:
         self._failures = 0
         self._questioned_until = 0.0
         self._doubt = Doubt()
+        self._lacks_login = False  # until the logins change; the server has not asked for one
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
@@ -328,8 +329,14 @@ class _Grant:
     def has_token(self) -> bool:
         return self._token is not None
 
+    @property
+    def lacking(self) -> LoginKey | None:
+        """The login without which its requests are sent, as nobody has asked for it; or None."""
+        return self._wanted.login if self._lacks_login else None
+
     def retry_login(self) -> None:
         """Let the next call look for a login at once."""
+        self._lacks_login = False
         if self._fault is not None and self._fault.reason is Reason.LOGIN_REQUIRED:
             self._failures, self._not_before = 0, 0.0
 
@@ -349,7 +356,8 @@ class _Grant:
         token = self._token
         if token is None:
             if self._challenge is None and not self._wanted.auth.names_server:
-                return None  # the server's refusal will name its authorization server
+                # Its refusal will name its authorization server, if it needs a token at all.
+                return await self._of_login()
         else:
             now = self._now()
             if now < token.renew_at:
@@ -359,6 +367,16 @@ class _Grant:
                     self._start(self._usual_attempt())
                 return token
         return await self._renewed(self._usual_attempt())
+
+    async def _of_login(self) -> Token | None:
+        """Return the token of a login that there is already; None if there is none.
+
+        Raises:
+            Fault: The login has ended, or cannot be renewed now.
+        """
+        if self._lacks_login or self._wanted.auth.grant != "authorization_code":
+            return None
+        return await self._attempted(replace(self._usual_attempt(), is_optional=True))
 
     def _usual_attempt(self) -> Attempt:
         return Attempt(self._challenge or Challenge(401), self._scopes)
@@ -505,6 +523,12 @@ class _Grant:
         Raises:
             Fault: There is none.
         """
+        while (token := await self._attempted(attempt)) is None:
+            pass  # the attempt in progress was for a request that may need none
+        return token
+
+    async def _attempted(self, attempt: Attempt) -> Token | None:
+        """Return a new token as `_renewed` does; None if it is optional, and there is no login."""
         if self._running is None:
             wait = self._not_before - self._now()
             if wait > 0 and self._fault is not None:
@@ -515,7 +539,6 @@ class _Grant:
         await asyncio.shield(self._running)
         if self._fault is not None:
             raise replace(self._fault)
-        assert self._token is not None
         return self._token
 
     def _start(self, attempt: Attempt) -> None:
@@ -527,7 +550,9 @@ class _Grant:
         try:
             answer = await self._attempt(self._wanted, attempt)
         except AuthorizationError as error:
-            self._fail(error, refused)
+            self._lacks_login = attempt.is_optional and error.lacks_login
+            if not self._lacks_login:
+                self._fail(error, refused)
         except Exception:  # whoever waits must learn of any failure
             _logger.exception("Obtaining a token for the server %s failed.", server)
             self._fail(AuthorizationError("the worker failed; see its log"), refused)
