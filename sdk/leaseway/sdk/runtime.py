@@ -33,8 +33,8 @@ _CANCEL_TIMEOUT = 0.2
 GetScope = Callable[[], "tuple[Runtime, str]"]
 """Returns a client's runtime and the key of the session to call in, or raises a RuntimeError."""
 
-_open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Runtime]] = WeakKeyDictionary()
-"""The open runtimes of each loop."""
+_open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[object]] = WeakKeyDictionary()
+"""The open runtimes of each loop, and the planes of fakes."""
 
 _closing: set[asyncio.Task[None]] = set()
 """What closes runtimes; a loop itself holds no task."""
@@ -83,7 +83,7 @@ class Runtime:
         mark_grpc_used()
         self.loop = asyncio.get_running_loop()
         self.identity = identity
-        self._siblings().add(self)
+        users_of(self.loop).add(self)
         self.own_session = f"client-{secrets.token_hex(8)}"
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity, local)
@@ -147,10 +147,7 @@ class Runtime:
             await self.resolver.close()
             await self.pool.close()
             await self.control.close()
-            siblings = self._siblings()
-            siblings.discard(self)
-            if not siblings:
-                await _wait_for_cancelled_rpcs()
+            await leave_loop(self)
 
     def abort(self) -> None:
         """Cancel all tasks without waiting for them. Thread-safe."""
@@ -160,12 +157,9 @@ class Runtime:
             except RuntimeError:
                 return  # the loop was closed meanwhile, and its tasks with it
 
-    def _siblings(self) -> WeakSet[Runtime]:
-        return _open.setdefault(self.loop, WeakSet())
-
     def _abort(self) -> None:
         self._stop_following()
-        self._siblings().discard(self)
+        users_of(self.loop).discard(self)
         self.leases.abort()
         self.resolver.abort()
         self.pool.abort()
@@ -188,6 +182,19 @@ def forget_frames(task: asyncio.Task[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Fault):
         error.__traceback__ = error.__context__ = None
+
+
+def users_of(loop: asyncio.AbstractEventLoop) -> WeakSet[object]:
+    """Return what has RPCs in a loop that go on while a client closes: clients, and planes."""
+    return _open.setdefault(loop, WeakSet())
+
+
+async def leave_loop(user: object) -> None:
+    """Tell that a user of the running loop has closed; the last one waits for the end of RPCs."""
+    users = users_of(asyncio.get_running_loop())
+    users.discard(user)
+    if not users:
+        await _wait_for_cancelled_rpcs()
 
 
 async def _wait_for_cancelled_rpcs() -> None:

@@ -7,6 +7,7 @@ import doctest
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from tests.sdk.fakes import BOUND, until
@@ -18,6 +19,7 @@ from leaseway.sdk import (
     Client,
     LeasewayError,
     ToolNotFound,
+    runtime,
 )
 from leaseway.sdk.testing import FakeLeaseway
 
@@ -164,3 +166,14 @@ def test_the_longest_token_reaches_both_planes(fake: FakeLeaseway) -> None:
     client = fake.client(key="x" * MAX_TOKEN)
     assert client.call_tool("add", {"a": 1}).text == "2"
     assert client.session("s").call_tool("desk_open", {"name": "a"}).text == "opened a"
+
+
+def test_the_end_of_a_client_waits_for_no_stream_of_the_planes(
+    fake: FakeLeaseway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_CANCEL_TIMEOUT", BOUND)
+    client = fake.client()
+    assert client.call_tool("add", {"a": 1}).text == "2"
+    begun = time.monotonic()
+    client.close()
+    assert time.monotonic() - begun < BOUND

@@ -29,6 +29,7 @@ from leaseway.data_plane.sync.convert import LeaseMessages
 from leaseway.data_plane.worker import Shutdown, Surroundings, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
+from leaseway.sdk.runtime import leave_loop, users_of
 from leaseway.sdk.testing.instance import PROTOCOL, FunctionServers
 from leaseway.sdk.testing.registry import FakeRegistry, Offers
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -91,6 +92,7 @@ class Planes:
         await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
             await self._task
+        users_of(asyncio.get_running_loop()).add(self)
         await self.reconcile()
 
     async def stop(self) -> None:
@@ -98,6 +100,7 @@ class Planes:
         self._stopping.set()
         if self._task is not None:
             await self._task
+        await leave_loop(self)
 
     async def _run(self, listening: asyncio.Future[None]) -> None:
         control = self._control_plane()
