@@ -12,7 +12,7 @@ from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.policy import Rate, ServerPolicy, TenantLimits
-from leaseway.telemetry.metrics import Buckets, Meter
+from leaseway.telemetry.metrics import MAX_SERIES, Buckets, Meter
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -274,6 +274,20 @@ def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter
     found = totals(read(meter, "mcp.client.operation.duration"))
     assert len(found) == 17
     assert found["tools/call", "execute_tool", "t", "wild", "tcp", "_OTHER"] == 984
+
+
+def test_a_server_that_invents_tools_leaves_series_to_others(meter: Meter) -> None:
+    meters = WorkerMeters(meter, lambda: 0.0)
+    wild, tame = (
+        server_spec(VariantKey(name), "streamable_http", url="http://127.0.0.1:1")
+        for name in ("wild", "tame")
+    )
+    for number in range(MAX_SERIES + 10):
+        meters.record_call(meters.timer(wild, f"t{number}"), 0.0, None, False)
+    meters.record_call(meters.timer(tame, "t"), 0.0, None, False)
+    found = totals(read(meter, "mcp.client.operation.duration"))
+    assert found["tools/call", "execute_tool", "_OTHER", "wild", "tcp"] == MAX_SERIES // 2 + 10
+    assert found["tools/call", "execute_tool", "t", "tame", "tcp"] == 1
 
 
 def test_series_of_removed_servers_are_dropped(meter: Meter) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.identity.limit_counter import LimitCounter
 from leaseway.spec.model import ServerSpec
-from leaseway.telemetry.metrics import DURATIONS, CellT, Histogram, Instrument, Meter
+from leaseway.telemetry.metrics import DURATIONS, MAX_SERIES, CellT, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import CALL_OK
 from leaseway.wire.span_attributes import Attr
@@ -29,7 +29,10 @@ _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """An existing lease, or one on a spare instance, takes milliseconds."""
 _MAX_ERROR_TYPES: Final = 16
 """Error types of one tool; further ones are `_OTHER`, because servers choose their own codes."""
-_OTHER_ERROR: Final = "_OTHER"
+_MAX_TOOLS: Final = MAX_SERIES // 2
+"""Tools of one server with series of their own; further ones are `_OTHER`. A server may list other
+names for each lease, and would take the series of all other servers."""
+_OTHER: Final = "_OTHER"
 _CANCELLED: Final = "CANCELLED"
 _EXISTING: Final = "existing"
 _WARM: Final = "warm"
@@ -160,6 +163,9 @@ class WorkerMeters:
         if tools is None:
             tools = servers[spec.key.server_id] = {}
         timer = tools.get(tool)
+        if timer is None and len(tools) >= _MAX_TOOLS:
+            tool = _OTHER
+            timer = tools.get(tool)
         if timer is None:
             timer = tools[tool] = ToolTimer(self._calls, spec, tool)
             self._touched.add(spec.key.server_id)
@@ -355,7 +361,7 @@ class ToolTimer:
         cell = self._errors.get(kind)
         if cell is None:
             if len(self._errors) >= _MAX_ERROR_TYPES:
-                kind = (_OTHER_ERROR, "")
+                kind = (_OTHER, "")
             cell = self._calls.cell(*self._labels, *kind)
             self._errors.setdefault(kind, cell)
         return cell
