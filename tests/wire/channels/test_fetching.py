@@ -57,7 +57,7 @@ class Web:
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
         self.ended = threading.Event()
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
