@@ -22,7 +22,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-UV := .build/uv/bin/uv
+INSTALL := tools/install.sh
 # Environments without pip, which takes longer to install than what most of them are for.
 VENV := $(PYTHON) -m venv --clear --without-pip
 KUBERNETES := .build/kubernetes/bin
@@ -71,7 +71,7 @@ oldest: .build/oldest/stamp
 
 .build/oldest/stamp: pyproject.toml | .build/uv/stamp
 	$(VENV) .build/oldest
-	$(UV) pip install --quiet --python .build/oldest/bin/python --compile-bytecode \
+	.build/uv/bin/uv pip install --quiet --python .build/oldest/bin/python --compile-bytecode \
 	  --resolution lowest-direct --editable '.[all]' --group dev
 	touch $@
 
@@ -145,8 +145,7 @@ frameworks: | .build/uv/stamp
 	  mkdir -p .build/frameworks && \
 	  for name in frameworks crewai; do \
 	    $(VENV) .build/frameworks/$$name && \
-	    $(UV) pip install --quiet --compile-bytecode --editable . \
-	      --python .build/frameworks/$$name/bin/python --requirement tools/$$name.txt || exit 1; \
+	    $(INSTALL) .build/frameworks/$$name --editable . --requirement tools/$$name.txt || exit 1; \
 	  done && touch .build/frameworks/stamp ) || \
 	echo "make: the agent frameworks could not be installed, so their tests cannot run." >&2
 
@@ -183,8 +182,7 @@ conformance-suite: | .build/uv/stamp
 	  test .build/conformance/stamp -nt tools/conformance.json -a \
 	    .build/conformance/stamp -nt tools/conformance.txt || { \
 	    mkdir -p .build/conformance && $(VENV) .build/conformance/env && \
-	    $(UV) pip install --quiet --compile-bytecode \
-	      --python .build/conformance/env/bin/python --requirement tools/conformance.txt && \
+	    $(INSTALL) .build/conformance/env --requirement tools/conformance.txt && \
 	    cp tools/conformance.json .build/conformance/package.json && \
 	    (cd .build/conformance && npm install --no-audit --no-fund --loglevel=error) && \
 	    { ! command -v go >/dev/null || GOBIN=$(CURDIR)/.build/conformance/bin go install \
@@ -208,9 +206,8 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable '.[all]'
 	touch $@
 
-# uv takes a third of pip's time, and one cache serves all environments.
 .venv/dev.stamp: pyproject.toml .venv/pip.stamp | .build/uv/stamp
-	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --editable '.[all]' --group dev
+	$(INSTALL) .venv --editable '.[all]' --group dev
 	touch .venv/runtime.stamp $@
 
 .venv/bench.stamp: pyproject.toml .venv/runtime.stamp
@@ -219,17 +216,15 @@ clean:
 
 .build/uv/stamp:
 	$(PYTHON) -m venv .build/uv
-	.build/uv/bin/python -m pip install --quiet uv
+	.build/uv/bin/python -m pip install --quiet --upgrade uv 'pip>=25.1'
 	touch $@
 
 .build/protos/stamp: tools/protos.txt | .build/uv/stamp
 	$(VENV) .build/protos
-	$(UV) pip install --quiet --python .build/protos/bin/python --compile-bytecode \
-	  --requirement tools/protos.txt
+	$(INSTALL) .build/protos --requirement tools/protos.txt
 	touch $@
 
 .build/legacy/stamp: tools/legacy-servers.txt | .build/uv/stamp
 	$(VENV) .build/legacy
-	$(UV) pip install --quiet --python .build/legacy/bin/python --compile-bytecode \
-	  --requirement tools/legacy-servers.txt
+	$(INSTALL) .build/legacy --requirement tools/legacy-servers.txt
 	touch $@
