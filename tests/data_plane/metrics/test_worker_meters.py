@@ -283,10 +283,12 @@ def test_a_server_that_invents_tools_leaves_series_to_others(meter: Meter) -> No
         for name in ("wild", "tame")
     )
     for number in range(MAX_SERIES + 10):
-        meters.record_call(meters.timer(wild, f"t{number}"), 0.0, None, False)
+        for is_error in (False, True):
+            meters.record_call(meters.timer(wild, f"t{number}"), 0.0, None, is_error)
     meters.record_call(meters.timer(tame, "t"), 0.0, None, False)
     found = totals(read(meter, "mcp.client.operation.duration"))
-    assert found["tools/call", "execute_tool", "_OTHER", "wild", "tcp"] == MAX_SERIES // 2 + 10
+    others = "tools/call", "execute_tool", "_OTHER", "wild", "tcp"
+    assert found[others] == found[*others, "_OTHER"] == MAX_SERIES * 3 // 4 + 10
     assert found["tools/call", "execute_tool", "t", "tame", "tcp"] == 1
 
 

@@ -29,8 +29,8 @@ _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """An existing lease, or one on a spare instance, takes milliseconds."""
 _MAX_ERROR_TYPES: Final = 16
 """Error types of one tool; further ones are `_OTHER`, because servers choose their own codes."""
-_MAX_TOOLS: Final = MAX_SERIES // 2
-"""Tools of one server with series of their own; further ones are `_OTHER`. A server may list other
+_MAX_SERIES: Final = MAX_SERIES // 2
+"""Series of one server's calls; further tools and errors are `_OTHER`. A server may list other
 names for each lease, and would take the series of all other servers."""
 _OTHER: Final = "_OTHER"
 _CANCELLED: Final = "CANCELLED"
@@ -152,22 +152,22 @@ class WorkerMeters:
         )
         self._late_seen: dict[str, int] = {}
         self._touched: set[str] = set()
-        # Timers by server and tool, for each transport.
-        self._pipe: dict[str, dict[str, ToolTimer]] = {}
-        self._tcp: dict[str, dict[str, ToolTimer]] = {}
+        # By server, for each transport.
+        self._pipe: dict[str, _ServerSeries] = {}
+        self._tcp: dict[str, _ServerSeries] = {}
 
     def timer(self, spec: ServerSpec, tool: str) -> ToolTimer:
         """Return the timer of a tool. For requests other than tool calls, `tool` is the method."""
         servers = self._pipe if spec.part.uses_pipes else self._tcp
-        tools = servers.get(spec.key.server_id)
-        if tools is None:
-            tools = servers[spec.key.server_id] = {}
-        timer = tools.get(tool)
-        if timer is None and len(tools) >= _MAX_TOOLS:
+        server = servers.get(spec.key.server_id)
+        if server is None:
+            server = servers[spec.key.server_id] = _ServerSeries(self._calls, spec)
+        timer = server.timers.get(tool)
+        if timer is None and len(server.timers) >= _MAX_SERIES and not _is_method(tool):
             tool = _OTHER
-            timer = tools.get(tool)
+            timer = server.timers.get(tool)
         if timer is None:
-            timer = tools[tool] = ToolTimer(self._calls, spec, tool)
+            timer = server.timers[tool] = ToolTimer(server, tool)
             self._touched.add(spec.key.server_id)
         return timer
 
@@ -328,21 +328,34 @@ def measure_start(meters: WorkerMeters | None, spec: ServerSpec) -> Iterator[Non
             meters.record_start(spec, time.perf_counter() - started_at, error)
 
 
+class _ServerSeries:
+    """The series of one server's calls, and the timers that write them, by tool."""
+
+    def __init__(self, calls: Instrument[Histogram], spec: ServerSpec) -> None:
+        self._calls = calls
+        self._labels = (spec.key.server_id, _transport(spec))
+        self.timers: dict[str, ToolTimer] = {}
+        self._left = _MAX_SERIES
+
+    def cell(self, tool: str, error: str, status: str) -> Histogram:
+        """Return a new series of a tool, or one of `_OTHER` if there is no room for it."""
+        if self._left:
+            self._left -= 1
+        else:
+            tool = tool if _is_method(tool) else _OTHER
+            error, status = error and _OTHER, ""
+        labels = (tool, "", "") if _is_method(tool) else ("tools/call", Attr.EXECUTE_TOOL, tool)
+        return self._calls.cell(*labels, *self._labels, error, status)
+
+
 class ToolTimer:
     """Records the durations of one tool's calls, in a series for each outcome."""
 
-    __slots__ = ("_calls", "_errors", "_labels", "_ok")
+    __slots__ = ("_errors", "_ok", "_server", "_tool")
 
-    def __init__(self, calls: Instrument[Histogram], spec: ServerSpec, tool: str) -> None:
-        self._calls = calls
-        is_method = "/" in tool  # tool names contain no slash
-        self._labels = (
-            tool if is_method else "tools/call",
-            "" if is_method else Attr.EXECUTE_TOOL,
-            "" if is_method else tool,
-            spec.key.server_id,
-            _transport(spec),
-        )
+    def __init__(self, server: _ServerSeries, tool: str) -> None:
+        self._server = server
+        self._tool = tool
         self._ok: Histogram | None = None
         self._errors: dict[tuple[str, str], Histogram] = {}
 
@@ -351,7 +364,7 @@ class ToolTimer:
     ) -> None:
         if fault is None and not is_error:
             if self._ok is None:
-                self._ok = self._calls.cell(*self._labels, "", "")
+                self._ok = self._server.cell(self._tool, "", "")
             self._ok.record(took, traceparent)
         else:
             self._error_cell(fault).record(took, traceparent)
@@ -359,11 +372,11 @@ class ToolTimer:
     def _error_cell(self, fault: Fault | None) -> Histogram:
         kind = error_type(fault) if fault is not None else (Attr.TOOL_ERROR, "")
         cell = self._errors.get(kind)
+        if cell is None and len(self._errors) >= _MAX_ERROR_TYPES:
+            kind = (_OTHER, "")
+            cell = self._errors.get(kind)
         if cell is None:
-            if len(self._errors) >= _MAX_ERROR_TYPES:
-                kind = (_OTHER, "")
-            cell = self._calls.cell(*self._labels, *kind)
-            self._errors.setdefault(kind, cell)
+            cell = self._errors[kind] = self._server.cell(self._tool, *kind)
         return cell
 
 
@@ -385,6 +398,10 @@ def error_type(fault: Fault) -> tuple[str, str]:
     """Return the `error.type` and `rpc.response.status_code` of a failed call."""
     code = fault.metadata.get("code", "") if fault.reason is Reason.SERVER_ERROR else ""
     return code or fault.reason.value, code or code_of(fault).name
+
+
+def _is_method(tool: str) -> bool:
+    return "/" in tool  # tool names contain no slash
 
 
 def _transport(spec: ServerSpec) -> str:
