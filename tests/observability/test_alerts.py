@@ -129,6 +129,18 @@ def test_a_store_that_fails_is_no_problem_of_the_configuration(tmp_path: Path) -
     _play(tmp_path, [_test_of("store", series, fired, {"LeasewayOtherProblem"})])
 
 
+def test_no_caller_raises_an_alert_by_a_problem_that_it_reports(tmp_path: Path) -> None:
+    expressions = " ".join(rule["expr"] for rule in rules() if "leaseway_problems" in rule["expr"])
+    named = re.findall(r'leaseway_reason=~?"([^"]*)"', expressions)
+    labels = 'leaseway_scope="client",leaseway_severity="error",leaseway_server="a"'
+    series = {
+        f'leaseway_problems{{{labels},leaseway_reason="{reason}"}}': "1x60"
+        for reason in {"PROVIDER_REFUSED", *"|".join(named).split("|")}
+    }
+    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
+    _play(tmp_path, [_test_of("reported", series, fired, set())])
+
+
 def test_a_problem_that_a_rule_names_raises_no_general_alert() -> None:
     problems = {
         rule["alert"]: rule["expr"] for rule in rules() if "leaseway_problems" in rule["expr"]
