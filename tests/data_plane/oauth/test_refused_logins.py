@@ -171,7 +171,12 @@ async def test_a_login_is_used_at_once_and_its_end_is_noticed_without_a_request(
     await tokens.aclose()
 
 
-async def test_a_login_is_used_also_if_the_server_asks_for_none(store: LoginStore) -> None:
+@pytest.mark.parametrize(
+    ("is_called", "is_called_first"), [(True, False), (False, False), (False, True)]
+)
+async def test_a_login_is_used_also_if_the_server_asks_for_none(
+    store: LoginStore, is_called: bool, is_called_first: bool
+) -> None:
     wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
     key = VariantKey("mail", "acme")
     spec = server_spec(key, "streamable_http", url="http://h/mcp", auth=AUTH)
@@ -186,16 +191,42 @@ async def test_a_login_is_used_also_if_the_server_asks_for_none(store: LoginStor
     first, before = begun()
     assert [await before.credential() for _ in range(2)] == [None, None]
     assert await first.follow_logins() == ChangedLogins(set(), set())
-    assert await before.credential() is None
+    if is_called:
+        assert await before.credential() is None
     store.write(Login(wanted.login, access_token="new", granted_at=1.0))
+    if is_called_first:
+        assert await before.credential() is not None
     assert await first.follow_logins() == ChangedLogins(set(), {key})
     second, after = begun()
     for grant in (before, after):
         credential = await grant.credential()
         assert credential is not None
         assert credential.header == "Bearer new"
+    assert await first.follow_logins() == ChangedLogins(set(), set())
     for tokens in (first, second):
         await tokens.aclose()
+
+
+@pytest.mark.parametrize("has_vault", [True, False])
+async def test_a_server_that_asks_for_no_login_is_called_without_one(
+    store: LoginStore, has_vault: bool
+) -> None:
+    sealed = SealedTokens(store if has_vault else None)
+    tokens = Tokens(sealed, granted=sealed.granted)
+    spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
+    assert grant is not None
+    if has_vault:
+        wanted = Wanted(
+            server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme"
+        )
+        store.write(Login(wanted.login, access_token="old").ended_by("has expired"))
+        with pytest.raises(Fault, match="has expired"):
+            await grant.credential()
+        store.remove(wanted.login)
+        await tokens.follow_logins()
+    assert await grant.credential() is None
+    await tokens.aclose()
 
 
 async def test_the_next_login_is_used_at_once_after_renewals_that_failed(

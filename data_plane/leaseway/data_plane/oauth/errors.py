@@ -114,6 +114,16 @@ def fault_of(wanted: Subject, error: AuthorizationError) -> Fault:
     )
 
 
+def unaccepted(wanted: Subject) -> Fault:
+    """Return the fault of a call whose server refuses a token that has just been issued."""
+    error = AuthorizationError(
+        "it refuses a token that its authorization server has just issued; check resource,"
+        " scopes and issuer, and the clocks of both",
+        is_lasting=True,
+    )
+    return fault_of(wanted, error)
+
+
 def no_caller_token(server: str) -> Fault:
     """Return the fault of a call, or of a start, whose caller has brought no token."""
     return Fault(

@@ -155,6 +155,8 @@ class SealedTokens:
     # Logins of people.
 
     def _of_login(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        if self._store is None and attempt.is_optional:
+            raise AuthorizationError("nobody is logged in", needs_login=True)
         if self._store is None:
             raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
         try:

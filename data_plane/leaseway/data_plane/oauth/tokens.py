@@ -27,6 +27,7 @@ from leaseway.data_plane.oauth.errors import (
     fault_of,
     needs_scopes,
     no_caller_token,
+    unaccepted,
 )
 from leaseway.data_plane.oauth.logins.links import LoginLinks
 from leaseway.data_plane.oauth.obtaining import (
@@ -320,7 +321,8 @@ class _Grant:
         self._failures = 0
         self._questioned_until = 0.0
         self._doubt = Doubt()
-        self._lacks_login = False  # until the logins change; the server has not asked for one
+        self._lacks_login = False  # the server has not asked for one
+        self._changes, self._looked_at = 0, -1  # of logins; at which one was looked for last
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
@@ -336,13 +338,13 @@ class _Grant:
 
     def retry_login(self) -> None:
         """Let the next call look for a login at once."""
-        self._lacks_login = False
+        self._changes += 1
         if self._fault is not None and self._fault.reason is Reason.LOGIN_REQUIRED:
             self._failures, self._not_before = 0, 0.0
 
     def drop(self) -> VariantKey:
         """Forget the token; return whose it was."""
-        self._token, self._failures, self._not_before = None, 0, 0.0
+        self._token, self._lacks_login, self._failures, self._not_before = None, False, 0, 0.0
         if self._challenge is None:
             self._challenge = Challenge(401)  # never a request without a token again
         return VariantKey(self._wanted.server, self._wanted.tenant, self._wanted.user)
@@ -374,7 +376,7 @@ class _Grant:
         Raises:
             Fault: The login has ended, or cannot be renewed now.
         """
-        if self._lacks_login or self._wanted.auth.grant != "authorization_code":
+        if self._looked_at == self._changes or self._wanted.auth.grant != "authorization_code":
             return None
         return await self._attempted(replace(self._usual_attempt(), is_optional=True))
 
@@ -483,12 +485,12 @@ class _Grant:
         """
         has_login = self._wanted.auth.grant == "authorization_code"
         if not has_login or self._now() < self._questioned_until:
-            raise self._unaccepted()
+            raise unaccepted(self._wanted)
         self._questioned_until = self._now() + TRUSTED
         refused = token.answer.access_token
         found = await self._renewed(Attempt(challenge, self._scopes, refused, is_new=True))
         if found.header == token.header:
-            raise self._unaccepted()
+            raise unaccepted(self._wanted)
         return True
 
     def _added_scopes(self, challenge: Challenge) -> tuple[str, ...]:
@@ -513,9 +515,7 @@ class _Grant:
 
     def without_token(self, text: str) -> str:
         token = self._token
-        if token is None:
-            return text
-        return text.replace(token.answer.access_token, "[hidden]")
+        return text if token is None else text.replace(token.answer.access_token, "[hidden]")
 
     async def _renewed(self, attempt: Attempt) -> Token:
         """Return a new token, after waiting for the attempt in progress.
@@ -546,25 +546,34 @@ class _Grant:
             self._running = asyncio.get_running_loop().create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
-        server, refused = self._wanted.server, "" if attempt.is_doubted else attempt.refused
+        server, changes = self._wanted.server, self._changes
+        refused = "" if attempt.is_doubted else attempt.refused
         try:
             answer = await self._attempt(self._wanted, attempt)
         except AuthorizationError as error:
-            self._lacks_login = attempt.is_optional and error.lacks_login
-            if not self._lacks_login:
+            if attempt.is_optional and error.lacks_login:
+                self._lacks_login, self._looked_at = True, changes
+                self._end_fault()
+            else:
                 self._fail(error, refused)
         except Exception:  # whoever waits must learn of any failure
             _logger.exception("Obtaining a token for the server %s failed.", server)
             self._fail(AuthorizationError("the worker failed; see its log"), refused)
         else:
             self._token = Token.of(answer, self._now(), self._nonce)
-            self.login, self.granted_at = answer.login, answer.granted_at
-            self._failures, self._not_before, self._fault = 0, 0.0, None
+            # A login after requests without one is new: its connection is to be replaced.
+            is_late = self._lacks_login and answer.login == self._wanted.login
+            self.granted_at = 0.0 if is_late else answer.granted_at
+            self.login, self._lacks_login = answer.login, False
+            self._end_fault()
             _logger.debug("Obtained a token for the server %s.", server)
-            for listener in tuple(self.listeners):
-                listener.clear()
         finally:
             self._running = None
+
+    def _end_fault(self) -> None:
+        self._failures, self._not_before, self._fault = 0, 0.0, None
+        for listener in tuple(self.listeners):
+            listener.clear()
 
     def _fail(self, error: AuthorizationError, refused: str) -> None:
         if error.is_lasting:
@@ -588,11 +597,3 @@ class _Grant:
             return  # nobody but the caller can change that, and the caller is told
         for listener in tuple(self.listeners):
             listener.report(fault)
-
-    def _unaccepted(self) -> Fault:
-        error = AuthorizationError(
-            "it refuses a token that its authorization server has just issued; check resource,"
-            " scopes and issuer, and the clocks of both",
-            is_lasting=True,
-        )
-        return fault_of(self._wanted, error)
