@@ -404,6 +404,31 @@ async def test_the_watch_goes_on_after_a_fault_in_this_client(
     await until(lambda: version.version == plane.version)
 
 
+async def test_a_fault_that_each_message_meets_is_tried_ever_later_and_logged_once(
+    resolver: Resolver,
+    plane: FakeControlPlane,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[int] = []
+
+    class Recorded(Backoff):
+        def delay(self, attempt: int, *_: object) -> float:
+            attempts.append(attempt)
+            return 0.0
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("A newer control plane sends this.")
+
+    monkeypatch.setattr(resolver_module, "RECONNECT", Recorded())
+    monkeypatch.setattr(resolver, "record_version", fail)
+    resolver.watch()
+    await until(lambda: len(attempts) >= 3)
+    assert attempts[:3] == [0, 1, 2]
+    said = [record for record in caplog.records if "not be followed" in record.message]
+    assert [record.levelname for record in said if record.levelno > logging.DEBUG] == ["ERROR"]
+
+
 async def test_a_watch_that_keeps_failing_is_logged_as_a_warning_once_per_reason(
     resolver: Resolver,
     plane: FakeControlPlane,

@@ -504,10 +504,10 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
             with control.in_flight():
                 stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
                 async for message in stream:
-                    attempt = 0
-                    logged.clear()
                     if not _record(reference(), message, missed=missed):
                         return
+                    attempt = 0
+                    logged.clear()
                     missed = False
         except RpcCutOff:
             attempt = 0
@@ -522,7 +522,12 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
                 fault,
             )
         except Exception:  # noqa: BLE001 - or else no later change would become known
-            _log.exception("Changes of tools could not be followed in this client.")
+            _log.log(
+                logging.DEBUG if Reason.INTERNAL in logged else logging.ERROR,
+                "Changes of tools could not be followed in this client.",
+                exc_info=True,
+            )
+            logged.add(Reason.INTERNAL)
         missed = True
         await asyncio.sleep(RECONNECT.delay(attempt) + 0.02)
         attempt += 1
