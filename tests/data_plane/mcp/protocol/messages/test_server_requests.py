@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ from leaseway.data_plane.core.calls.call import (
 )
 from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, encode_call
-from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, params_head
 from leaseway.data_plane.mcp.protocol.messages.incoming import (
     Asked,
     LegacyServerRequests,
@@ -40,14 +40,14 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, HEADER_MISMATCH, ROOTS, SAMPLE
 from leaseway.wire.signals import Signal
 
 
 class Calls:
     """A connection, as calls see it."""
 
-    era = LEGACY
+    era: Era = LEGACY
     refusals = Refusals()
 
     def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
@@ -59,8 +59,11 @@ class Calls:
     def log_repair(self, what: str, how: str) -> None:
         """Not called."""
 
+    relists = 0
+
     def on_tools_changed(self) -> None:
-        """Not called."""
+        """Count what reads the tools anew."""
+        self.relists += 1
 
     def warn_no_back_channel(self) -> None:
         """Not called."""
@@ -91,6 +94,32 @@ def test_a_result_type_of_a_server_of_an_older_version_says_nothing(own: Any) ->
     asked.resolve(read(json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()))
     (outcome,) = outcomes
     assert json.loads(outcome.payload) == {"content": [], "rows": 1}
+
+
+@pytest.mark.parametrize(
+    ("era", "method", "has_rounds", "relists", "started"),
+    [
+        (Era(modern=True), "", False, 1, "no"),
+        (Era(modern=True), "", True, 1, "yes"),  # its first round may have changed something
+        (Era(modern=True), "prompts/get", False, 0, "yes"),
+        (LEGACY, "", False, 0, "yes"),  # there the code is one of the server's own
+    ],
+)
+def test_only_a_modern_call_of_a_tool_that_is_refused_for_its_headers_has_not_started(
+    era: Era, method: str, has_rounds: bool, relists: int, started: str
+) -> None:
+    outcomes: list[Outcome] = []
+    connection = Calls()
+    connection.era = era
+    sent = ToolRequest("t", params_head("t"), b"{}", method=method, callbacks=Callbacks())
+    refused = ToolCall(connection, "s", 1, sent, outcomes.append)
+    if has_rounds:
+        refused.begin_rounds(cast("InputRounds", object()))
+    error = {"code": HEADER_MISMATCH, "message": "Mcp-Param-Region is missing."}
+    refused.resolve(read(json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()))
+    (outcome,) = outcomes
+    assert outcome.fault is not None
+    assert (connection.relists, outcome.fault.started) == (relists, started)
 
 
 def test_unknown_methods_are_not_among_the_answers() -> None:

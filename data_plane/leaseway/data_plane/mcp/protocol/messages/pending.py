@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -238,8 +239,8 @@ class ToolCall:
         fault = _fault_of_error(self._server, self.request, error)
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
             self._connection.warn_no_back_channel()
-        if error.code == HEADER_MISMATCH:  # its schema may demand other headers by now
-            self._connection.on_tools_changed()
+        if error.code == HEADER_MISMATCH and self._connection.era.modern:
+            fault = self._headers_refused(fault)
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
             can_open = not self.request.callbacks.lacking(ELICIT, _URL_MODE)
             result = (
@@ -250,6 +251,15 @@ class ToolCall:
                 return None
         self._connection.refusals.add()
         return Outcome(b"", fault=fault)
+
+    def _headers_refused(self, fault: Fault) -> Fault:
+        """Have the tools listed anew: the schema of this one may demand other headers by now."""
+        if self.request.method:
+            return fault
+        self._connection.on_tools_changed()
+        text = f"{fault.message.rstrip('.')}. Its tools are listed anew; then call the tool again."
+        started = fault.started if self.rounds is not None else "no"
+        return replace(fault, message=text, started=started)
 
     def _end(self, outcome: Outcome) -> None:
         done, self._done = self._done, None
@@ -351,9 +361,6 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
         lacking = callbacks.lacking(method, b"{}") if callbacks.client is not None else ""
         return input_required_fault(server, request.name, method, metadata, capability=lacking)
     text = f"The server {server} answered with error {error.code}: {message or 'no message'}"
-    if error.code == HEADER_MISMATCH:
-        text = f"{text.rstrip('.')}. Its tools are listed anew; then call the tool again."
-        return Fault(Reason.SERVER_ERROR, text, "no", metadata)
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 
