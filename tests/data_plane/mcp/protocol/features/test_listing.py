@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND, ServerCapabilities, ToolsCapability
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, ServerCapabilities, ToolsCapability
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -156,6 +156,26 @@ async def test_an_empty_cursor_is_one_since_2026(
     peer.era = era
     found = await list_all(cast("Any", peer), kind, may_be_missing=False)
     assert [*found.definitions] == names
+    assert not found.skipped
+
+
+@KINDS
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_an_empty_cursor_that_leads_nowhere_ends_a_list(
+    kind: ListKind, refuses: bool
+) -> None:
+    class Ending(Pages):
+        async def request(self, method: str, params: Mapping[str, Any] | None) -> bytes:
+            cursor = (params or {}).get("cursor")
+            if cursor == "" and refuses:
+                raise MCPError(INVALID_PARAMS, "There is no such cursor.")
+            name, following = ("a:b", "") if cursor == "more" else ("a:a", "more")
+            return msgspec.json.encode({kind.key: [item(kind, name)], "nextCursor": following})
+
+    peer = Ending({})
+    peer.era = Era(modern=True)
+    found = await list_all(cast("Any", peer), kind, may_be_missing=False)
+    assert [*found.definitions] == ["a:a", "a:b"]
     assert not found.skipped
 
 

@@ -20,7 +20,7 @@ import msgspec
 from mcp.client.session import ClientSession
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, ServerCapabilities
 from pydantic import AnyUrl, TypeAdapter, UrlConstraints, ValidationError
 
 from leaseway.data_plane.background import LightEvent
@@ -216,7 +216,8 @@ async def list_all(
 
     A cursor that was used before, or is no text, ends the list, and so do 10,000 items, 16 MiB or
     100 pages in a row without a further item. An empty cursor is one since 2026-07-28, and the end
-    before; also later if it brings the same page once more, as servers send it that mean the end.
+    before; also later if it brings the first page again or is refused as invalid, as by servers
+    that mean the end.
 
     Args:
         peer: The connection.
@@ -232,17 +233,21 @@ async def list_all(
     found = ListedItems(kind, modern=peer.era.modern, hide=hide)
     cursors: set[str] = set()
     cursor: str | None = None
-    page, size, empty = b"", 0, 0
+    first, size, empty = b"", 0, 0
     while True:
-        before, last = len(found.definitions), page
+        before = len(found.definitions)
         try:
             page = await _request_page(peer, kind, cursor, may_be_missing)
-            if cursor == "" and page == last:
+            if cursor is None:
+                first = page
+            elif not cursor and page == first:
                 return found
             read = partial(_read_page, page, kind, found, _MAX_BYTES - size)
             # Definitions are parsed and checked one by one, which takes longer than decoding.
             cursor = read() if len(page) <= SMALL else await asyncio.to_thread(read)
         except (ListingFailed, MCPError) as error:
+            if cursor == "" and isinstance(error, MCPError) and error.error.code == INVALID_PARAMS:
+                return found
             if not keeps_part or cursor is None or isinstance(error, ConnectionLost):
                 raise
             found.end_early(f"a page of it failed: {_describe(error)}")
