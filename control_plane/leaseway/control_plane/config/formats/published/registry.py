@@ -23,7 +23,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 )
 
 _TEMPLATE: Final = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_NOTHING: Final = Table(Position(0, 0), ())
+_NOTHING: Final[Mapping[str, Tree]] = {}
 _RUNTIME: Final = ("runtimeArguments", "runtime_arguments")
 _OF_PACKAGE: Final = ("packageArguments", "package_arguments")
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
@@ -126,7 +126,7 @@ def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[Ta
     declared = _declared(package, *_RUNTIME, *_OF_PACKAGE)
     env = _given(variables, declared) if variables is not None else Table(at, ())
     runtime = [*_arguments(package, declared, *_RUNTIME)]
-    if runtime[:1] == ["run"]:  # of docker, before whose options it stands
+    if "run" in first and runtime[:1] == ["run"]:  # of docker, before whose options it stands
         runtime = runtime[1:]
     texts = [*first, *(word for word in runtime if word not in first or word[0] != "-")]
     if program == "docker":
@@ -149,18 +149,26 @@ def _identifier(package: Tree, program: str) -> str:
     return identifier if has_version or not version else f"{identifier}{separator}{version}"
 
 
-def _declared(way: Tree, *keys: str) -> Table:
+def _declared(way: Tree, *keys: str) -> Mapping[str, Tree]:
     """Return the variables of a package or address and of its inputs.
 
     Publishers declare one where they use it first, and use it elsewhere, too.
     """
     inputs = (item for key in keys for item in _items(find(way, [key])))
-    tables = (find(node, ["variables"]) for node in (way, *inputs))
-    entries = (entry for table in tables if isinstance(table, Table) for entry in table.entries)
-    return Table(way.at, tuple(entries))
+    found: dict[str, Tree] = {}
+    for node in (way, *inputs):
+        for name, variable in _variables(node).items():
+            found.setdefault(name, variable)
+    return found
 
 
-def _arguments(package: Tree, declared: Table, *keys: str) -> Iterator[str]:
+def _variables(node: Tree) -> Mapping[str, Tree]:
+    table = find(node, ["variables"])
+    entries = table.entries if isinstance(table, Table) else ()
+    return {entry.name: entry.value for entry in reversed(entries)}  # the first of a name counts
+
+
+def _arguments(package: Tree, declared: Mapping[str, Tree], *keys: str) -> Iterator[str]:
     """Yield the words of arguments; one that has no value and needs none is left out."""
     for argument in (item for key in keys for item in _items(find(package, [key]))):
         if isinstance(argument, Leaf):  # written as a word, which the schema does not allow
@@ -176,7 +184,7 @@ def _arguments(package: Tree, declared: Table, *keys: str) -> Iterator[str]:
             yield from () if value is None else (value,)
 
 
-def _given(node: Tree, declared: Table) -> Table:
+def _given(node: Tree, declared: Mapping[str, Tree]) -> Table:
     """Return variables or headers as a mapping, without those that no one has to set."""
     entries: list[TableEntry] = []
     for item in _items(node):
@@ -194,24 +202,23 @@ def _given(node: Tree, declared: Table) -> Table:
     return Table(node.at, tuple(entries))
 
 
-def _value(item: Tree, name: str, declared: Table) -> str | None:
+def _value(item: Tree, name: str, declared: Mapping[str, Tree]) -> str | None:
     """Return an input's value with its references; None if it has none and needs none."""
-    own = find(item, ["variables"])
-    variables = (*(own.entries if isinstance(own, Table) else ()), *declared.entries)
+    own = _variables(item)
     for key in ("value", "default"):
         given = find(item, [key])
         if isinstance(given, Leaf) and given.value is not None:
-            return _filled(given.text, Table(item.at, variables))
+            return _filled(given.text, declared, own)
     if not _is_set(item, "isRequired", "is_required") or not reference_name(name):
         return None
     return f"${{{reference_name(name)}}}"
 
 
-def _filled(text: str, variables: Table) -> str:
+def _filled(text: str, declared: Mapping[str, Tree], own: Mapping[str, Tree] = _NOTHING) -> str:
     """Return a text in which each `{NAME}` of its variables is a reference or its default."""
 
     def one(match: re.Match[str]) -> str:
-        variable = find(variables, [match[1]])
+        variable = own.get(match[1]) or declared.get(match[1])
         if variable is None:
             return match[0]
         return _value(variable, match[1], _NOTHING) or f"${{{reference_name(match[1])}:-}}"
