@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -238,6 +239,9 @@ async def test_offline_access_is_not_requested_where_it_is_offered_and_not_given
         assert query_of(begun.url)["scope"] == "tools files"
         await in_thread(finish_login, begun, {"code": "planted-code"}, store)
     assert len(registering.registered) == (1 if is_told else 2)
+    other = replace(wanted, tenant="other", client=Client("theirs"))
+    begun = await in_thread(begin_login, other, store, CONSOLE)
+    assert "offline_access" in query_of(begun.url)["scope"]
 
 
 @pytest.mark.parametrize("secret", ["", "word"])

@@ -41,8 +41,10 @@ _OF_DOCUMENT: Final = frozenset({"invalid_client_metadata", "invalid_scope", "in
 Keycloak's for scopes, also for `openid`."""
 _INVALID_REDIRECT: Final = "invalid_redirect_uri"
 _MAX_REFUSING: Final = 1_024
-_refusing: Final[set[str]] = set()
-"""Authorization servers that offer `offline_access`, and refuse logins that request it."""
+_Asked = tuple[str, str, str, str, str]
+_refusing: Final[set[_Asked]] = set()
+"""For whom an authorization server that offers `offline_access` refuses it: it depends on the
+client, and people bring the refusal, who must not end it for other tenants."""
 _LOGIN_TIME: Final = 900.0
 """Seconds for which a client must still be good when a login with it begins."""
 
@@ -254,13 +256,19 @@ def refuses_offline(planned: PlannedLogin, client: LoginClient, error: Authoriza
         return False
     if len(_refusing) >= _MAX_REFUSING:
         _refusing.clear()
-    _refusing.add(planned.server.authority)
+    _refusing.add(_asked(planned.wanted, planned.server))
     return True
 
 
-def offered(server: AuthorizationServer, scopes: Sequence[str]) -> tuple[str, ...]:
+def _asked(wanted: Wanted, server: AuthorizationServer) -> _Asked:
+    return wanted.server, wanted.url, wanted.tenant, wanted.client.id, server.authority
+
+
+def offered(wanted: Wanted, server: AuthorizationServer, scopes: Sequence[str]) -> tuple[str, ...]:
     """Return some scopes, with `offline_access` if an authorization server gives it."""
-    if server.authority in _refusing:
+    if OFFLINE_ACCESS in wanted.auth.scopes:
+        return tuple(scopes)
+    if _asked(wanted, server) in _refusing:
         return tuple(scope for scope in scopes if scope != OFFLINE_ACCESS)
     added = (OFFLINE_ACCESS,) if OFFLINE_ACCESS in server.scopes else ()
     return tuple(dict.fromkeys((*scopes, *added)))

@@ -152,7 +152,7 @@ def log_in(request: LoginRequest, store: LoginStore) -> tuple[Login, bool]:
     try:
         return ask(request, web, found, planned, kept, store)
     except _AgainError:
-        planned = replace(planned, scopes=offered(planned.server, planned.scopes))
+        planned = replace(planned, scopes=offered(wanted, planned.server, planned.scopes))
         return ask(request, Web(wanted.configured), found, planned, None, store)
 
 
@@ -248,8 +248,7 @@ def _challenge(web: Web, wanted: Wanted) -> Challenge:
 
 
 def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, ...]:
-    scopes = scopes_of(wanted.auth, attempt, found)
-    return scopes if OFFLINE_ACCESS in wanted.auth.scopes else offered(found.server, scopes)
+    return offered(wanted, found.server, scopes_of(wanted.auth, attempt, found))
 
 
 # In a browser of this machine.
@@ -345,7 +344,7 @@ def begin_login(wanted: Wanted, store: LoginStore, redirect: str) -> BegunLogin:
         with _forgetting(client, planned):
             return _begun(web, planned, found, redirect, state, client)
     except _AgainError:
-        planned = replace(planned, scopes=offered(planned.server, planned.scopes))
+        planned = replace(planned, scopes=offered(wanted, planned.server, planned.scopes))
         return _begun(web, planned, found, redirect, state, planned.choose(web, redirect, None))
 
 
