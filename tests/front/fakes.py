@@ -57,6 +57,8 @@ class FakeMethods:
     async def declared(self, _scope: str, _media: object) -> Declared:
         return Declared()
 
+    async def settle(self, _live: object) -> None: ...
+
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None
 

@@ -16,7 +16,7 @@ SCHEMA: dict[str, Any] = {
     "properties": {"zone": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}},
     "patternProperties": {"^x-": {"type": "integer"}},
     "additionalProperties": False,
-    "$defs": {"far": {"const": 1}},
+    "$defs": {"far": {"const": 1, "type": "integer"}},
 }
 TOOL = Tool(
     name="time_now",
