@@ -144,6 +144,18 @@ def test_litellm_writes_a_login_and_the_service_s_own_token_beside_the_url() -> 
     assert auth_of(discovered) == Auth(grant="authorization_code", subject="tenant")
 
 
+@pytest.mark.parametrize("kind", ["none", "oauth2_token_exchange"])
+def test_keys_of_litellm_s_other_kinds_are_no_login(kind: str) -> None:
+    found = parsed("mcp_servers", auth_type=kind, client_id="me", scopes=["read"])
+    assert auth_of(found) == Auth()
+    assert {issue.reason for issue in found.issues} == {"KEY_NOT_TAKEN_OVER"}
+
+
+def test_the_kind_of_a_login_does_not_replace_the_login() -> None:
+    found = parsed("mcp_servers", oauth={"clientId": "me"}, auth_type="oauth2")
+    assert auth_of(found).values == literal(client_id="me")
+
+
 def test_cursor_has_another_name_for_it() -> None:
     found = parsed(auth={"CLIENT_ID": "me", "scopes": ["read"]})
     assert found.issues == ()

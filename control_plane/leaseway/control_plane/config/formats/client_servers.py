@@ -103,6 +103,8 @@ _PREFERRED: Final = ("httpUrl", "type")
 _MILLISECONDS: Final = 1_000.0
 _MISSPELT: Final = 0.8
 """Similarity from which a key without a meaning counts as a misspelt one."""
+_LOGS_IN: Final = "oauth2"
+"""LiteLLM's `auth_type` of a login; with others, the same keys exchange each caller's token."""
 _LIST_FILTERS: Final = frozenset({"prompts", "resources"})
 
 
@@ -227,21 +229,25 @@ class ClientServer:
         kind = _auth_type_of(self._entry)
         if any(folded(other.name) in CREDENTIAL_KEYS for other in self._entry.members):
             return True
-        if kind == "oauth2":
+        if kind == _LOGS_IN and self._login is None:
             self._login = replace(member, value=Table(member.value.at, ()))
-        return kind in ("none", "oauth2")
+        return kind in ("none", _LOGS_IN)
 
     def _sign_in(self, member: TableEntry, key: str) -> bool:
         """Keep a key that says how a person logs in; return whether it is one."""
         names = {RENAMED.get(other.name, other.name) for other in self._entry.members}
         if is_login(member):
             self._login = member
-        elif key in LOGIN_PARTS and "url" in names:
+        elif key in LOGIN_PARTS and "url" in names and self._may_log_in():
             if not is_empty(member.value):
                 self._login_parts.append(member)
         else:
             return False
         return True
+
+    def _may_log_in(self) -> bool:
+        """Return whether its `auth_type`, if there is one, is that of a login."""
+        return _auth_type_of(self._entry) in ("", _LOGS_IN)
 
     def _has_another(self) -> bool:
         """Return whether the entry has a command or a URL beside an empty one."""
