@@ -284,11 +284,13 @@ def test_a_server_that_invents_tools_leaves_series_to_others(meter: Meter) -> No
     )
     for number in range(MAX_SERIES + 10):
         for is_error in (False, True):
-            meters.record_call(meters.timer(wild, f"t{number}"), 0.0, None, is_error)
+            meters.record_call(meters.timer(wild, f"t/{number}"), 0.0, None, is_error)
+    meters.record_call(meters.timer(wild, "", "prompts/get"), 0.0, None, False)
     meters.record_call(meters.timer(tame, "t"), 0.0, None, False)
     found = totals(read(meter, "mcp.client.operation.duration"))
     others = "tools/call", "execute_tool", "_OTHER", "wild", "tcp"
     assert found[others] == found[*others, "_OTHER"] == MAX_SERIES * 3 // 4 + 10
+    assert found["prompts/get", "wild", "tcp"] == 1
     assert found["tools/call", "execute_tool", "t", "tame", "tcp"] == 1
 
 

@@ -428,7 +428,7 @@ class Executor:
         exists = call.method in METHODS if call.method else call.tool in variant.toolset.tools
         if not exists:
             return None
-        return meters.timer(variant.spec, call.method or call.tool)
+        return meters.timer(variant.spec, call.tool, call.method)
 
     def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return the fault of a call whose instance failed: why its lease ended, if it did."""

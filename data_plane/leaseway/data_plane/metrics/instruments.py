@@ -30,8 +30,8 @@ _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 _MAX_ERROR_TYPES: Final = 16
 """Error types of one tool; further ones are `_OTHER`, because servers choose their own codes."""
 _MAX_SERIES: Final = MAX_SERIES // 2
-"""Series of one server's calls; further tools and errors are `_OTHER`. A server may list other
-names for each lease, and would take the series of all other servers."""
+"""Series of one server's calls; further tools and errors are `_OTHER`. One that lists other names
+ever again would take the series of all other servers."""
 _OTHER: Final = "_OTHER"
 _CANCELLED: Final = "CANCELLED"
 _EXISTING: Final = "existing"
@@ -156,18 +156,19 @@ class WorkerMeters:
         self._pipe: dict[str, _ServerSeries] = {}
         self._tcp: dict[str, _ServerSeries] = {}
 
-    def timer(self, spec: ServerSpec, tool: str) -> ToolTimer:
-        """Return the timer of a tool. For requests other than tool calls, `tool` is the method."""
+    def timer(self, spec: ServerSpec, tool: str, method: str = "") -> ToolTimer:
+        """Return the timer of a tool, or of requests other than tool calls by their method."""
         servers = self._pipe if spec.part.uses_pipes else self._tcp
         server = servers.get(spec.key.server_id)
         if server is None:
             server = servers[spec.key.server_id] = _ServerSeries(self._calls, spec)
-        timer = server.timers.get(tool)
-        if timer is None and len(server.timers) >= _MAX_SERIES and not _is_method(tool):
-            tool = _OTHER
-            timer = server.timers.get(tool)
+        timers, name = (server.methods, method) if method else (server.tools, tool)
+        timer = timers.get(name)
+        if timer is None and len(timers) >= _MAX_SERIES:
+            name = _OTHER
+            timer = timers.get(name)
         if timer is None:
-            timer = server.timers[tool] = ToolTimer(server, tool)
+            timer = timers[name] = ToolTimer(server, name, is_method=bool(method))
             self._touched.add(spec.key.server_id)
         return timer
 
@@ -329,33 +330,35 @@ def measure_start(meters: WorkerMeters | None, spec: ServerSpec) -> Iterator[Non
 
 
 class _ServerSeries:
-    """The series of one server's calls, and the timers that write them, by tool."""
+    """The series of one server's calls, and the timers that write them, by tool or method."""
 
     def __init__(self, calls: Instrument[Histogram], spec: ServerSpec) -> None:
         self._calls = calls
         self._labels = (spec.key.server_id, _transport(spec))
-        self.timers: dict[str, ToolTimer] = {}
+        self.tools: dict[str, ToolTimer] = {}
+        self.methods: dict[str, ToolTimer] = {}
         self._left = _MAX_SERIES
 
-    def cell(self, tool: str, error: str, status: str) -> Histogram:
+    def cell(self, name: str, error: str, status: str, *, is_method: bool) -> Histogram:
         """Return a new series of a tool, or one of `_OTHER` if there is no room for it."""
         if self._left:
             self._left -= 1
         else:
-            tool = tool if _is_method(tool) else _OTHER
+            name = name if is_method else _OTHER
             error, status = error and _OTHER, ""
-        labels = (tool, "", "") if _is_method(tool) else ("tools/call", Attr.EXECUTE_TOOL, tool)
+        labels = (name, "", "") if is_method else ("tools/call", Attr.EXECUTE_TOOL, name)
         return self._calls.cell(*labels, *self._labels, error, status)
 
 
 class ToolTimer:
     """Records the durations of one tool's calls, in a series for each outcome."""
 
-    __slots__ = ("_errors", "_ok", "_server", "_tool")
+    __slots__ = ("_errors", "_is_method", "_name", "_ok", "_server")
 
-    def __init__(self, server: _ServerSeries, tool: str) -> None:
+    def __init__(self, server: _ServerSeries, name: str, *, is_method: bool) -> None:
         self._server = server
-        self._tool = tool
+        self._name = name
+        self._is_method = is_method
         self._ok: Histogram | None = None
         self._errors: dict[tuple[str, str], Histogram] = {}
 
@@ -364,7 +367,7 @@ class ToolTimer:
     ) -> None:
         if fault is None and not is_error:
             if self._ok is None:
-                self._ok = self._server.cell(self._tool, "", "")
+                self._ok = self._cell("", "")
             self._ok.record(took, traceparent)
         else:
             self._error_cell(fault).record(took, traceparent)
@@ -376,8 +379,11 @@ class ToolTimer:
             kind = (_OTHER, "")
             cell = self._errors.get(kind)
         if cell is None:
-            cell = self._errors[kind] = self._server.cell(self._tool, *kind)
+            cell = self._errors[kind] = self._cell(*kind)
         return cell
+
+    def _cell(self, error: str, status: str) -> Histogram:
+        return self._server.cell(self._name, error, status, is_method=self._is_method)
 
 
 class _NoOpTimer(ToolTimer):
@@ -398,10 +404,6 @@ def error_type(fault: Fault) -> tuple[str, str]:
     """Return the `error.type` and `rpc.response.status_code` of a failed call."""
     code = fault.metadata.get("code", "") if fault.reason is Reason.SERVER_ERROR else ""
     return code or fault.reason.value, code or code_of(fault).name
-
-
-def _is_method(tool: str) -> bool:
-    return "/" in tool  # tool names contain no slash
 
 
 def _transport(spec: ServerSpec) -> str:

@@ -58,7 +58,7 @@ class SendStage:
             read = partial(self._read_artifact, active) if live.spec.part.reads_artifacts else None
             request = ToolRequest(name, head, active.arguments, meta, read_artifact=read)
         else:
-            method = label = plan.method
+            method, label = plan.method, ""
             meta = {**(plan.meta or {}), **(meta or {})}
             request = ToolRequest(plan.name, b"", plan.params, meta, method=method)
         if (
@@ -72,7 +72,7 @@ class SendStage:
         if active.client is not None and live.lease_id and live.sink is not active.sink:
             live.notify_through(active.sink, call.session, active.generation.variant.toolset)
         if self._meters is not None:
-            active.timer = self._meters.timer(live.spec, label)
+            active.timer = self._meters.timer(live.spec, label, method)
         active.sent_at = time.perf_counter()
         on_outcome: Callable[[Outcome], None] = active.handle_outcome
         if isinstance(plan, ToolPlan) and plan.results is not None:
