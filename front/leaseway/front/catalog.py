@@ -23,7 +23,7 @@ from leaseway.front.lists.definitions import (
     PagedListing,
 )
 from leaseway.front.lists.linked_resources import LinkedResources
-from leaseway.front.lists.login_tool import login_to
+from leaseway.front.lists.login_tool import login_to, servers_of
 from leaseway.front.lists.seen import SeenLists
 from leaseway.front.lists.ui_resources import (
     ServerResource,
@@ -41,6 +41,7 @@ from leaseway.sdk.relay import (
 )
 from leaseway.wire.bounds import KIB
 from leaseway.wire.clients.mcp_client import ListedToClient
+from leaseway.wire.messages.admin import LOGIN_TOOL
 from leaseway.wire.timing.backoff import RECONNECT
 
 ChangeListener = Callable[[str, frozenset[str], bytes], None]
@@ -401,4 +402,6 @@ def _by_server(items: Collection[Any]) -> dict[str, list[Any]]:
     parts: dict[str, list[Any]] = {}
     for item in items:
         parts.setdefault(item.server_id, []).append(item)
+        for server in servers_of(item):
+            parts.setdefault(server, []).append(LOGIN_TOOL)  # its clients see that, too
     return parts

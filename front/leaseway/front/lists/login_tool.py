@@ -24,7 +24,7 @@ def login_to(server: str, tools: Iterable[Tool]) -> list[Tool]:
     return [
         replace(tool, description=login_description(server), input_schema=_NO_ARGUMENTS, extra={})
         for tool in tools
-        if is_login(tool) and server in _servers(tool)
+        if server in servers_of(tool)
     ]
 
 
@@ -40,7 +40,8 @@ def login_arguments(server: str, tool: Tool) -> bytes | None:
     return encode({"serverId": server})
 
 
-def _servers(tool: Tool) -> Iterable[str]:
-    meta = tool.extra.get("_meta")
+def servers_of(tool: Tool) -> Iterable[str]:
+    """Return the servers to which a person may log in by a tool; none for any other tool."""
+    meta = tool.extra.get("_meta") if is_login(tool) else None
     servers = meta.get(WITHOUT_LOGIN) if isinstance(meta, dict) else None
     return servers if isinstance(servers, list) else ()
