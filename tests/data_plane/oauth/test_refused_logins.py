@@ -16,6 +16,7 @@ from tests.data_plane.oauth.guarded import Guarded
 from leaseway.data_plane.core.ports import ChangedLogins
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.oauth.challenges import Challenge
+from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import SealedTokens
@@ -227,6 +228,19 @@ async def test_a_server_that_asks_for_no_login_is_called_without_one(
         await tokens.follow_logins()
     assert await grant.credential() is None
     await tokens.aclose()
+
+
+async def test_callers_who_have_not_logged_in_leave_no_files(
+    store: LoginStore, tmp_path: Path
+) -> None:
+    wanted = Wanted(server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant="acme")
+    store.write(Login(replace(wanted, tenant="other").login, access_token="theirs"))
+    before = sorted(tmp_path.rglob("*"))
+    for is_optional in (True, False):
+        attempt = Attempt(Challenge(401), is_optional=is_optional)
+        with pytest.raises(AuthorizationError, match="nobody is logged in"):
+            await in_thread(SealedTokens(store), wanted, attempt)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 async def test_the_next_login_is_used_at_once_after_renewals_that_failed(

@@ -156,11 +156,12 @@ class SealedTokens:
 
     def _of_login(self, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
         if self._store is None and attempt.is_optional:
-            raise AuthorizationError("nobody is logged in", needs_login=True)
+            raise _nobody()
         if self._store is None:
             raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
         try:
             wanted = self._with_subject(self._store, wanted)
+            _login_in(self._store, wanted)  # a lock would leave a file for each caller without one
             with self._store.exclusive(wanted.login, LOGIN_LOCK):
                 answer = self._refreshed(self._store, wanted, attempt)
                 return replace(answer, login=wanted.login)
@@ -180,12 +181,10 @@ class SealedTokens:
             found = replace(wanted, tenant=key.tenant, user=key.user)
             if found.login == key and not login.ended:
                 return found
-        raise AuthorizationError("nobody is logged in", needs_login=True)
+        raise _nobody()
 
     def _refreshed(self, store: LoginStore, wanted: Wanted, attempt: Attempt) -> TokenAnswer:
-        login = store.read(wanted.login)
-        if login is None:
-            raise AuthorizationError("nobody is logged in", needs_login=True)
+        login = _login_in(store, wanted)
         if login.ended:
             raise AuthorizationError(f"the login {login.ended}", needs_login=True, has_ended=True)
         if attempt.challenge.status == 403 and not set(attempt.scopes) <= set(login.scope.split()):
@@ -382,6 +381,17 @@ class SealedTokens:
             _logger.error("The token of the server %s is not kept: %s", login.key.server, error)
             return False
         return True
+
+
+def _login_in(store: LoginStore, wanted: Wanted) -> Login:
+    login = store.read(wanted.login)
+    if login is None:
+        raise _nobody()
+    return login
+
+
+def _nobody() -> AuthorizationError:
+    return AuthorizationError("nobody is logged in", needs_login=True)
 
 
 def server_of(login: Login) -> AuthorizationServer:
