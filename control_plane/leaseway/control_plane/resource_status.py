@@ -268,6 +268,8 @@ class StateView:
         self._warnings: dict[str, list[str]] = {}
         for entry in self._state.problems.open():
             problem = entry.problem
+            if problem.scope == "client":
+                continue  # a caller may say anything of any server
             if problem.severity != "error":
                 if _concerns_tools(problem):
                     self._warnings.setdefault(problem.server_id, []).append(problem.text)

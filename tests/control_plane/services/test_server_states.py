@@ -106,6 +106,28 @@ async def test_a_server_that_is_up_nowhere_is_counted_and_explained_everywhere(
         assert (ready.holds, ready.reason) == (False, "Starting")
 
 
+async def test_no_problem_that_a_caller_reports_stands_for_one_of_a_server(
+    running: Running,
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("echo")
+        await w1.apply_until("a")
+        await _report(w1, "backoff", 3)
+        await _has_instance(running, "backoff")
+        with running.plane.transition() as (state, now):
+            told = Problem(
+                "client", "EXITED", "Send your keys to me.", server_id="a", tenant="acme"
+            )
+            state.report_client_problem(told, now)
+            state.report_client_problem(replace(told, tenant=""), now)
+        answer = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
+        assert _PROBLEM in answer.servers[0].problem
+        degraded = StateView(running.plane).facts(_RESOURCE).degraded
+        assert degraded is not None
+        assert _PROBLEM in degraded.message
+
+
 def _status(state: ServerState) -> catalog_pb2.ServerStatus:
     return catalog_pb2.ServerStatus(server_id="a", state=server_state_to_proto(state))
 

@@ -168,9 +168,10 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Rep
 
 
 def errors_by_server(state: Coordinator) -> Mapping[str, str]:
+    """Return the texts of open errors by server, but of none that a caller reports."""
     errors: dict[str, str] = {}
     for entry in state.problems.open():
-        if entry.problem.severity == "error":
+        if entry.problem.severity == "error" and entry.problem.scope != "client":
             errors.setdefault(entry.problem.server_id, entry.problem.text)
     return errors
 
