@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.conftest import BOUND
 from tests.data_plane.oauth.guarded import Guarded
 from tests.data_plane.oauth.logging_in import CONSOLE, Logging, query_of, wanted_of
 
@@ -340,6 +343,23 @@ async def test_the_last_page_of_a_login_says_whether_the_code_was_accepted(
     assert "answered with invalid_grant. You can close this page." in page
     with pytest.raises(AuthorizationError, match="invalid_grant"):
         await logging_in.login()
+
+
+async def test_a_page_that_is_loaded_again_before_the_end_of_a_login_tells_it() -> None:
+    redirect = Redirect()
+
+    async def shown(browser: aiohttp.ClientSession) -> str:
+        async with browser.get(f"{redirect.url}?state={redirect.state}&code=c") as response:
+            return await response.text()
+
+    with contextlib.ExitStack() as login:
+        login.enter_context(redirect)
+        async with aiohttp.ClientSession() as browser, asyncio.timeout(BOUND):
+            pages = [asyncio.create_task(shown(browser)) for _ in range(2)]
+            while redirect._pages < len(pages):
+                await asyncio.sleep(0.01)
+            await in_thread(login.close)
+            assert all("You are logged in." in page for page in await asyncio.gather(*pages))
 
 
 def test_a_redirect_without_a_path_has_none() -> None:

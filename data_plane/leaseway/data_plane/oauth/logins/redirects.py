@@ -67,6 +67,7 @@ class Redirect:
         parts = urlsplit(uri or _USUAL)
         self._path = parts.path or "/"
         self._answer: dict[str, str] = {}
+        self._pages = 0  # that wait for the end
         self._lock = threading.Lock()
         self._end = "The login failed; the command says why."
         self._has_ended, self._is_shown = threading.Event(), threading.Event()
@@ -169,14 +170,18 @@ class Redirect:
         )
 
     def _take(self, query: str, *, by_browser: bool) -> bool:
-        """Take the first parameters that have the right state; return whether these are."""
+        """Take the first parameters that have the right state; return whether these are.
+
+        A browser may bring them again: a person reloads a page that does not come.
+        """
         found = {name: values[0] for name, values in _parameters(query).items()}
         is_ours = secrets.compare_digest(found.get("state", "").encode(), self.state.encode())
         with self._lock:
-            if not is_ours or self._answer:
+            if not is_ours or (self._answer and not (by_browser and found == self._answer)):
                 return False
             self._answer = found
             if by_browser:
+                self._pages += 1
                 self._is_shown.clear()
         return True
 
@@ -191,7 +196,10 @@ class Redirect:
             end = self._end if self._has_ended.wait(_PATIENCE) else _UNKNOWN
             _show(request, HTTPStatus.OK, f"{end} You can close this page.")
         finally:
-            self._is_shown.set()
+            with self._lock:
+                self._pages -= 1
+                if not self._pages:
+                    self._is_shown.set()
 
 
 def _parameters(query: str) -> Mapping[str, list[str]]:
