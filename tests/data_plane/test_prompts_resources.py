@@ -25,7 +25,7 @@ from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
 from leaseway.data_plane.sync import probes
 from leaseway.spec.codec import key_to_proto
-from leaseway.spec.model import InstancePolicy
+from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
@@ -117,11 +117,21 @@ async def test_warnings_about_lists_end_with_a_launch_that_another_worker_has_pr
 async def test_warnings_of_a_probe_end_if_its_entry_is_removed_before_it_is_served(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pool = bench.worker.pool
+    end = pool.end_unused_launch
+    open_before: list[int] = []
+
+    def watched_end(key: VariantKey, launch_hash: str) -> None:
+        open_before.append(len(pool.context.reports.problems.open))
+        end(key, launch_hash)
+
+    monkeypatch.setattr(pool, "end_unused_launch", watched_end)
     monkeypatch.setattr(probes, "_UNUSED_AFTER", 0.01)
     bench.servers.prompts_resources = ListedPromptsResources(gaps=("resources/list failed.",))
     await bench.probe(bench.spec("notes"))
-    await bench.plane.expect_report(lambda report: report.cleared)
-    assert not bench.worker.pool.context.reports.problems.open
+    await bench.until(lambda: open_before)
+    assert open_before == [1]
+    assert not pool.context.reports.problems.open
 
 
 async def test_a_lease_of_a_removed_server_brings_no_warning(bench: Bench) -> None:
