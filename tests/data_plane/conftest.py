@@ -439,14 +439,17 @@ class Bench:
         await caller.result(call_id)
         return call
 
-    async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
-        """Probe a server, and serve the tools that it listed."""
-        probe = sync_pb2.Probe(
-            id=1, key=key_to_proto(spec.key), spec=encode_spec(spec), launch_hash=spec.launch_hash
-        )
-        self.plane.send(probe=probe)
+    async def probe_unserved(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
+        """Probe a server."""
+        key, encoded, launch = key_to_proto(spec.key), encode_spec(spec), spec.launch_hash
+        self.plane.send(probe=sync_pb2.Probe(id=1, key=key, spec=encoded, launch_hash=launch))
         result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
         assert not result.HasField("problem"), result.problem.message
+        return result
+
+    async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
+        """Probe a server, and serve the tools that it listed."""
+        result = await self.probe_unserved(spec)
         tools = {json.loads(tool.definition)["name"]: tool.definition for tool in result.tools}
         await self.push(self.upsert(spec, tools=tools))
         return result
@@ -572,12 +575,7 @@ async def worker_bench(
             options,
             bound,
             Surroundings(
-                bench.servers,
-                background,
-                bench.shutdown,
-                authenticator,
-                meter=meter,
-                **parts,
+                bench.servers, background, bench.shutdown, authenticator, meter=meter, **parts
             ),
         )
         listening = asyncio.Event()

@@ -128,7 +128,7 @@ async def test_warnings_of_a_probe_end_if_its_entry_is_removed_before_it_is_serv
     monkeypatch.setattr(pool, "end_unused_launch", watched_end)
     monkeypatch.setattr(probes, "_UNUSED_AFTER", 0.01)
     bench.servers.prompts_resources = ListedPromptsResources(gaps=("resources/list failed.",))
-    await bench.probe(bench.spec("notes"))
+    await bench.probe_unserved(bench.spec("notes"))
     await bench.until(lambda: open_before)
     assert open_before == [1]
     assert not pool.context.reports.problems.open

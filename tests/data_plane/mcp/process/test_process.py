@@ -58,7 +58,7 @@ def in_use() -> set[str]:
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
             descriptors.add(f"descriptor {entry.name}: {entry.readlink()}")
-    # Threads of the loop's own executor, which uvloop does not name, stay, and it may start another.
+    # Threads of the loop's own executor stay, and it may start another; uvloop does not name them.
     others = ("asyncio_", "ThreadPoolExecutor-", "spawn", "Dummy-")
     threads = {
         thread.name for thread in threading.enumerate() if not thread.name.startswith(others)
