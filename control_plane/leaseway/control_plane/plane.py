@@ -429,7 +429,7 @@ class Plane:
                 _logger.info("The store can be used again.")
                 state.problems.clear(reason=Reason.STORE_UNAVAILABLE.value)
                 return
-            known = (entry.problem for entry in state.problems.open())
+            known = state.problems.found()
             message = (
                 f"{failure} Until it can be used, no call is approved or runs with an approval."
             )

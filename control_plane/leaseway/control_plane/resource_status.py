@@ -1,7 +1,8 @@
 """Writes the status and events of Kubernetes custom resources (docs/kubernetes.md).
 
 One task compares the state at most once a second and writes what has changed, a few resources at
-a time. A failed write is retried; it delays neither serving nor other writes.
+a time. A failed write is retried; it delays neither serving nor, unless the API asks to wait, other
+writes.
 """
 
 from __future__ import annotations
@@ -266,10 +267,7 @@ class StateView:
         self._problems: dict[str, Problem] = {}
         self._tenant_problems: dict[str, Problem] = {}
         self._warnings: dict[str, list[str]] = {}
-        for entry in self._state.problems.open():
-            problem = entry.problem
-            if problem.scope == "client":
-                continue  # a caller may say anything of any server
+        for problem in self._state.problems.found():
             if problem.severity != "error":
                 if _concerns_tools(problem):
                     self._warnings.setdefault(problem.server_id, []).append(problem.text)

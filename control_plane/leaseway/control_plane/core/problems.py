@@ -165,6 +165,13 @@ class ProblemTable:
         found = [entry.open for entry in reversed(self._entries.values())]
         return sorted(found, key=attrgetter("last_seen"), reverse=True)
 
+    def found(self) -> list[Problem]:
+        """Return the open problems as `open` does, but none that a caller reports.
+
+        A caller may say anything of any server, so that none of it is a server's status.
+        """
+        return [entry.problem for entry in self.open() if entry.problem.scope != "client"]
+
     def _see(self, problem: Problem, owner: str, now: float, *, again: bool) -> None:
         if len(problem.message) > MAX_MESSAGE:
             problem = replace(problem, message=problem.message[: MAX_MESSAGE - 1] + "…")

@@ -170,9 +170,9 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Rep
 def errors_by_server(state: Coordinator) -> Mapping[str, str]:
     """Return the texts of open errors by server, but of none that a caller reports."""
     errors: dict[str, str] = {}
-    for entry in state.problems.open():
-        if entry.problem.severity == "error" and entry.problem.scope != "client":
-            errors.setdefault(entry.problem.server_id, entry.problem.text)
+    for problem in state.problems.found():
+        if problem.severity == "error":
+            errors.setdefault(problem.server_id, problem.text)
     return errors
 
 

@@ -44,6 +44,7 @@ from leaseway.sdk import (
 )
 from leaseway.sdk.relay import call_tool
 from leaseway.wire.messages.mcp import INVALID_PARAMS, TRACEPARENT
+from leaseway.wire.names import qualified
 
 
 class ToolCalls:
@@ -177,8 +178,8 @@ class ToolCalls:
                 f"Server '{scope}' has no tool '{params.name[:100]}'; tools/list returns its "
                 "tools.",
             )
-        original = params.name.removeprefix(f"{scope}:")
-        return structs.replace(params, name=f"{scope}:{original}")
+        original = params.name.removeprefix(qualified(scope, ""))
+        return structs.replace(params, name=qualified(scope, original))
 
     async def _own_tool(self, request: Request, live: LiveSession | None, name: str) -> Tool | None:
         """Return a tool that only a session has, or None."""

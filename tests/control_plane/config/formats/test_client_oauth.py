@@ -151,6 +151,13 @@ def test_keys_of_litellm_s_other_kinds_are_no_login(kind: str) -> None:
     assert {issue.reason for issue in found.issues} == {"KEY_NOT_TAKEN_OVER"}
 
 
+def test_a_flow_that_is_not_known_is_a_warning() -> None:
+    found = parsed("mcp_servers", auth_type="oauth2", client_id="me", oauth2_flow="password")
+    (issue,) = found.issues
+    assert issue.reason == "KEY_NOT_TAKEN_OVER"
+    assert "'client_credentials'" in issue.message
+
+
 def test_the_kind_of_a_login_does_not_replace_the_login() -> None:
     found = parsed("mcp_servers", oauth={"clientId": "me"}, auth_type="oauth2")
     assert auth_of(found).values == literal(client_id="me")

@@ -105,7 +105,7 @@ def test_what_a_form_saves_of_an_empty_field_is_left_out(key: str, value: str | 
     assert parse_server(command="x", **{key: value}) == parse_server(command="x")
 
 
-@pytest.mark.parametrize("value", ["me:word", "bWU6d29yZA=="])
+@pytest.mark.parametrize("value", ["me:word", "bWU6d29yZA==", "Basic me:word"])
 def test_a_user_and_a_password_are_sent_encoded(value: str) -> None:
     parsed = parse_server(auth_type="basic", auth_value=value, **URL)
     headers = part(parsed.servers[VariantKey("s")]).headers

@@ -82,7 +82,7 @@ def test_a_variable_counts_for_all_arguments_and_docker_runs_once() -> None:
         {"type": "named", "name": "-w", "value": "{workdir}"},
     ]
     package = {"registryType": "oci", "identifier": "a:1", "runtimeArguments": arguments}
-    parsed = published(packages=[package | {"packageArguments": ["--stdio"]} | STDIO])
+    parsed = published(packages=[package | {"packageArguments": ["--stdio", None]} | STDIO])
     program, *given = words(parsed)
     assert (program, given[:3]) == ("docker", ["run", "-i", "--rm"])
     assert given[3:] == ["-v", "/tmp:/w", "-w", "/tmp", "a:1", "--stdio"]

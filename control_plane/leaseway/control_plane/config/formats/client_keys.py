@@ -81,12 +81,13 @@ def credential_header(kind: str, text: str) -> tuple[str, str] | None:
     if kind not in _CREDENTIALS:
         return None
     name, form = _CREDENTIALS[kind]
+    text = text.removeprefix(form.format(""))  # "Bearer " may be there already
     if kind == "basic":  # LiteLLM encodes what the file has, which only a literal allows here
         if "${" in text:
             return None
         if ":" in text:  # no alphabet of base64 has it
             text = b64encode(text.encode()).decode()
-    return name, form.format(text.removeprefix(form.format("")))  # "Bearer " may be there already
+    return name, form.format(text)
 
 
 OPTIONS: Final = frozenset({"options", "requestoptions"})

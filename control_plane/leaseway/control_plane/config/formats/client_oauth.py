@@ -61,6 +61,7 @@ _FLOW: Final = "oauth2flow"
 _SERVICE: Final = "client_credentials"
 _SWITCH: Final = "oauth"
 _UNKNOWN: Final = "it has no meaning here"
+_NO_FLOW: Final = f"it is neither {quoted(LOGIN)} nor {quoted(_SERVICE)}; a person logs in"
 _NOT_FOR_SERVICES: Final = "has no meaning for a client that logs in by itself"
 _PATH: Final = "only its client knows the path of the redirect; write 'redirect_uri' in 'auth'"
 _PORT: Final = "redirect_port"
@@ -131,8 +132,8 @@ class _Login:
 
     def add(self, entry: TableEntry) -> None:
         """Add a key of the client; warn of one that cannot be used."""
-        if folded(entry.name) == _FLOW and isinstance(entry.value, Leaf):
-            self.grant = _SERVICE if entry.value.value == _SERVICE else LOGIN
+        if folded(entry.name) == _FLOW:
+            self._choose(entry)
             return
         name = _NAMES.get(folded(entry.name), "")
         if not name:
@@ -149,6 +150,13 @@ class _Login:
             value = _items(value, meaning)
         if meaning:
             self._given[name] = _Given(entry, value, meaning)
+
+    def _choose(self, entry: TableEntry) -> None:
+        flow = entry.value.value if isinstance(entry.value, Leaf) else None
+        if flow == _SERVICE:
+            self.grant = _SERVICE
+        elif flow != LOGIN:
+            self._warn(entry, _NO_FLOW)
 
     def _tried(self, name: str, value: Tree, entry: TableEntry) -> tuple[Any, bool]:
         """Return what a value means as a native key, and whether all of it; warn of the rest."""

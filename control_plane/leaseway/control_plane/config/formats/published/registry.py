@@ -172,7 +172,7 @@ def _arguments(package: Tree, declared: Mapping[str, Tree], *keys: str) -> Itera
     """Yield the words of arguments; one that has no value and needs none is left out."""
     for argument in (item for key in keys for item in _items(find(package, [key]))):
         if isinstance(argument, Leaf):  # written as a word, which the schema does not allow
-            yield argument.text
+            yield from () if argument.value is None else (argument.text,)
             continue
         name = _text(argument, "name")
         is_named = _text(argument, "type") == "named"

@@ -66,6 +66,7 @@ class HttpEndpoint:
         self._server = server
         self._http = http
         self._headers = check_headers(server, headers)
+        self._headers.popall("content-type", None)  # a body has its own; files of clients have any
 
     def open_session(self, session_id: str) -> None:
         self.session_id = session_id
@@ -96,7 +97,6 @@ class HttpEndpoint:
         """
         sent = CIMultiDict(self._headers)
         sent["accept"] = _ACCEPT if method == "POST" else "text/event-stream"
-        sent.pop("content-type", None)  # a body has its own; files of clients have any
         if self.session_id:
             sent[SESSION_HEADER] = self.session_id
         sent.update(headers)
