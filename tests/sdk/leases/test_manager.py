@@ -16,6 +16,7 @@ from leaseway.sdk import (
     LeaseRevoked,
     LeasewayError,
 )
+from leaseway.sdk.leases import manager
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -103,6 +104,24 @@ async def test_a_released_lease_is_not_brought_back_by_a_slow_first_call(
 
 async def test_releasing_an_unknown_lease_returns_false(client: AsyncClient) -> None:
     assert await client.session("dialog").release("desk") is False
+
+
+async def test_a_client_releases_a_lease_that_only_another_client_has_used(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    async with AsyncClient(plane.address) as other:
+        lease = await other.session("dialog").acquire("desk")
+        assert await client.session("dialog").release("desk") is True
+        assert worker.released == [lease.id]
+
+
+async def test_a_release_fails_if_nobody_tells_what_other_clients_hold(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "_RELEASE_TIMEOUT", 0.2)
+    await plane.stop()
+    with pytest.raises(ControlPlaneUnavailable):
+        await client.session("dialog").release("desk")
 
 
 async def test_a_lease_of_another_client_is_joined_and_kept_alive(

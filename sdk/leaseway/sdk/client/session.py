@@ -132,7 +132,7 @@ class AsyncSession(AsyncCalls):
         return await acquire_lease(self._runtime(), self.key, server, ttl, wait)
 
     async def release(self, server: str | Lease) -> bool:
-        """Release a lease; its instance of the server is closed.
+        """Release a lease, also one that other clients use; its instance of the server is closed.
 
         Releasing a lost lease clears its error, so that the next call acquires a new lease.
 

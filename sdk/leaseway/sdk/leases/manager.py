@@ -46,6 +46,8 @@ _ACQUIRE_TIMEOUT: Final = 600.0
 _MAX_WAIT: Final = 24 * 3600.0
 """Longest wait for capacity in seconds; the control plane's limit."""
 _LOOKUP_TIMEOUT: Final = 2.0
+_RELEASE_TIMEOUT: Final = 5.0
+"""Seconds to find a lease that is to be released; more than a new control plane takes to settle."""
 _IDLE_RETRY: Final = 10.0
 """Seconds until the release of an idle lease is tried again after the worker failed to answer."""
 _MAX_MCP_CLIENTS: Final = 16_384
@@ -288,19 +290,32 @@ class LeaseManager:
         """Release the lease of a key; return whether this ended it.
 
         A lease that has already ended is forgotten, so that the session can acquire a new one. One
-        that an abandoned first call has acquired, whose id nobody knows, is looked for.
+        that an abandoned first call has acquired, whose id nobody knows, is looked for, and so is
+        one that only other clients of the session have used.
 
         Raises:
-            Fault: The worker did not answer; the lease expires after its time to live.
+            Fault: The worker did not answer, and the lease expires after its time to live; or the
+                control plane did not, and other clients may have one.
         """
         session = self.book.session(key.session)
+        is_known = session.tracks(key.server_id)
         lease = session.release(key.server_id, self._loop.time())
         abandoned = session.take_abandoned(key.server_id)
         # At once: a worker that hangs must not delay the release at another one.
         ended = [self._releases.leave_unknown(key, worker, 0.0) for worker in abandoned]
+        if not is_known and not abandoned:
+            lease = await self._find_of_others(key)
         if lease is not None:
             ended.append(self._releases.release(lease))
         return any(await asyncio.gather(*ended))
+
+    async def _find_of_others(self, key: LeaseKey) -> ClientLease | None:
+        """Return the lease that other clients of a session use, if there is one."""
+        deadline = self._loop.time() + _RELEASE_TIMEOUT
+        answer = await self._control.find_lease(key.session, key.server_id, deadline)
+        if not answer.lease_id:
+            return None
+        return ClientLease(key, answer.lease_id, worker_from_proto(answer.worker), owned=False)
 
     async def close_session(self, session: str, holder: object) -> None:
         """Leave a session: its leases end unless another client uses them.
