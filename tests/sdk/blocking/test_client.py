@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -306,6 +307,40 @@ client.close()
         out, _ = await process.communicate()
     assert out.decode().split() == ["quick", "asking", "interrupted", "quick"]
     await until(lambda: worker.cancels)
+
+
+class TimeLimit(Exception):
+    """What a task queue raises in the thread of a job."""
+
+
+def test_what_another_thread_raises_in_the_waiting_one_cancels_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leaseway.sdk.blocking.loop_thread._LOOK_INTERVAL", 0.05)
+    started, ended, limited = threading.Event(), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def job() -> None:
+        try:
+            LOOP_THREAD.run(work)
+        except TimeLimit:
+            limited.set()
+
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    assert started.wait(BOUND)
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(TimeLimit)
+    )
+    assert ended.wait(BOUND)
+    assert limited.wait(BOUND)
 
 
 async def test_a_block_that_an_interrupt_ends_leaves_no_lease_to_a_process_that_exits(

@@ -23,6 +23,8 @@ from leaseway.sdk.transport.green_threads import check_threads, green_library
 _JOIN_TIMEOUT: Final = 2.0
 _CANCEL_TIMEOUT: Final = 1.0
 """Seconds that an interrupted thread waits for the end of what it has cancelled."""
+_LOOK_INTERVAL: Final = 1.0
+"""Seconds after which a waiting thread looks whether another thread has raised in it."""
 _TASK_NAME: Final = "leaseway work"
 """The name of every task that a calling thread waits for."""
 
@@ -68,7 +70,13 @@ class _Ticket:
             self.fail(asyncio.CancelledError())  # it was never started
 
     def wait(self) -> None:
-        self._done.acquire()
+        """Wait for the end.
+
+        What another thread raises in this one, as dramatiq does at its time limits, arrives only
+        between two instructions of Python.
+        """
+        while not self._done.acquire(True, _LOOK_INTERVAL):
+            pass
 
     def wait_for_cancellation(self) -> None:
         """Wait until the cancelled work has ended, so that the end of a block comes after it."""
@@ -149,7 +157,7 @@ class LoopThread:
     def run(self, make: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """Run a coroutine in the loop, wait for it, and return its result.
 
-        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
+        An interrupt of the waiting thread (Ctrl-C, a time limit of a job) cancels the coroutine.
 
         Raises:
             RuntimeError: The process was forked from one that had used gRPC, or is exiting, or its
