@@ -383,6 +383,18 @@ def test_the_memory_of_all_agents_of_a_tenant_counts_together(
     assert ended == ["greedy/b"]
 
 
+def test_the_memory_of_all_streams_is_counted_only_after_much_growth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_CLIENT_HELD", 6_400)
+    exchanges = exchange.Exchanges(None, None, lambda lease: lease, catalog_pb2.WorkerRef())  # type: ignore[arg-type]
+    counts: list[None] = []
+    monkeypatch.setattr(exchanges, "enforce_memory_limits", lambda: counts.append(None))
+    for _ in range(7):
+        exchanges.record_growth(30)
+    assert len(counts) == 1
+
+
 async def test_results_after_the_writer_has_ended_are_harmless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -400,6 +412,6 @@ async def test_results_after_the_writer_has_ended_are_harmless(
                 await sink.write(catalog_pb2.WorkerRef())
         for number in range(20):
             sink.reject_call(number, Fault(Reason.OVERLOADED, "x" * 20))
-        sink._check()
+        sink._check(0)
         assert sink.fault is not None
         assert sink.fault.reason is Reason.OVERLOADED

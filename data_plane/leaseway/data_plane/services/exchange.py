@@ -49,7 +49,7 @@ class ExchangeStream(CallStream):
             exchanges.leases,
             exchanges.lease_message,
             exchanges.executor.meters,
-            exchanges.enforce_memory_limits,
+            exchanges.record_growth,
         )
         super().__init__(str(context.peer()), exchanges, replies)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
@@ -128,8 +128,9 @@ class ExchangeStream(CallStream):
             self._reject_chunks(chunk.call_id, fault)
             return
         try:
+            held = self._chunks.held_bytes
             self._chunks.add(chunk)
-            self._on_growth()
+            self._on_growth(self._chunks.held_bytes - held)
         except OversizePayload:
             limit = bounds.MAX_CHUNKED
             fault = too_many("stream_chunks", "connection", "This stream", limit, "chunked calls")
@@ -194,6 +195,7 @@ class Exchanges:
             bounds.MAX_TENANT_STREAMS,
             "One stream carries any number of calls. End some of them.",
         )
+        self._grown = 0  # bytes since the memory of all streams was counted
         self._going_away: str | None = None
 
     async def serve(self, _requests: object, context: Context) -> None:
@@ -268,6 +270,16 @@ class Exchanges:
         calls = self._clients[client]
         if not calls.streams and not calls.unary:
             del self._clients[client]
+
+    def record_growth(self, size: int) -> None:
+        """Note that a stream holds more bytes; enforce the limits after each 1/64 of one.
+
+        That is seldom enough to look at all streams, of which there may be thousands.
+        """
+        self._grown += size
+        if self._grown >= min(bounds.MAX_CLIENT_HELD, bounds.MAX_HELD) // 64:
+            self._grown = 0
+            self.enforce_memory_limits()
 
     def enforce_memory_limits(self) -> None:
         """Abort streams of the client that holds the most memory until all limits are met."""

@@ -365,7 +365,7 @@ class StreamWriter(Replies):
         leases: As for `Replies`.
         lease_message: As for `Replies`.
         meters: As for `Replies`.
-        on_growth: Called when a result is queued while many bytes wait.
+        on_growth: Called with the bytes of a result that is queued while many wait.
     """
 
     def __init__(
@@ -374,7 +374,7 @@ class StreamWriter(Replies):
         leases: WorkerLeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         meters: WorkerMeters | None,
-        on_growth: Callable[[], None] = lambda: None,
+        on_growth: Callable[[int], None] = lambda _size: None,
     ) -> None:
         super().__init__(leases, lease_message, meters)
         self._on_growth = on_growth
@@ -426,7 +426,7 @@ class StreamWriter(Replies):
             return
         last = result_frame(call_id, b"", is_error, lease)
         self._outbox.put_large(last, call_id, payload)
-        self._check()
+        self._check(len(payload))
 
     def abort(self, fault: Fault) -> None:
         """End the stream with a fault at once, even if its caller does not read."""
@@ -451,9 +451,9 @@ class StreamWriter(Replies):
         outbox = self._outbox
         outbox.put(result)
         if outbox.queued_bytes > self._check_above:
-            self._check()
+            self._check(len(result))
 
-    def _check(self) -> None:
+    def _check(self, size: int) -> None:
         """Abort the stream if too much is queued; end the wait for more results if it is enough."""
         if self._outbox.queued_bytes > MAX_UNREAD:
             message = (
@@ -464,7 +464,7 @@ class StreamWriter(Replies):
             self.abort(over_limit("stream_unread", "connection", message, started="unknown"))
             return
         if self._outbox.queued_bytes > _CHECK_MEMORY:
-            self._on_growth()
+            self._on_growth(size)
         if self._batching.is_enough(len(self._outbox)):
             self._woken.set()
 

@@ -176,8 +176,8 @@ class StreamOwner(Protocol):
     leases: WorkerLeaseManager
     worker: catalog_pb2.WorkerRef
 
-    def enforce_memory_limits(self) -> None:
-        """Abort streams of the client that holds the most memory until all limits are met."""
+    def record_growth(self, size: int) -> None:
+        """Note that one of them holds more bytes."""
 
 
 class CallStream:
@@ -195,7 +195,7 @@ class CallStream:
     """
 
     def __init__(self, connection: str, owner: StreamOwner, replies: Replies) -> None:
-        self._on_growth = owner.enforce_memory_limits
+        self._on_growth = owner.record_growth
         self._executor = owner.executor
         self._leases = owner.leases
         self._worker = owner.worker
@@ -306,7 +306,7 @@ class CallStream:
         self._calls[call_id] = active
         if len(arguments) > _LONG_ARGUMENTS:
             self._long_arguments[call_id] = len(arguments)
-            self._on_growth()
+            self._on_growth(len(arguments))
         elif self._long_arguments:
             self._long_arguments.pop(call_id, None)  # of an earlier call with this id
 
