@@ -156,6 +156,22 @@ async def test_a_worker_with_more_users_than_queued_messages_joins_again(
     assert set(told) == users
 
 
+async def test_a_user_is_listed_who_is_asked_for_when_the_connection_has_just_listed_and_ended(
+    bench: Any,
+) -> None:
+    caller = bench.caller()
+    call_id = await caller.begin("mail", "mine", arguments=b"{}", **ANNA)
+    bench.plane.send(subject_toolset=answer_to(await bench.plane.expect("subject_listing"), "mine"))
+    await caller.result(call_id)
+    of_anna(bench)[0].change_tools(dict(ECHO))
+    assert names_of(await bench.plane.expect("subject_listing")) == ["echo"]  # never answered
+    bench.servers.faults += [Fault(Reason.SERVER_NOT_READY, "It did not start.")] * 9
+    of_anna(bench)[0].crash()
+    await bench.until(lambda: not any(live in bench.servers.live for live in of_anna(bench)))
+    bench.plane.send(list_subject=asking_for(bench.spec("mail", auth=FOR_USERS)))
+    assert (await bench.plane.expect("subject_listing")).lists.HasField("problem")
+
+
 async def test_what_a_users_connection_lists_later_is_sent(bench: Any) -> None:
     caller = bench.caller()
     call_id = await caller.begin("mail", "mine", arguments=b"{}", **ANNA)

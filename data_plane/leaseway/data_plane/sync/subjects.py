@@ -58,7 +58,7 @@ class SubjectLists:
         self._toolsets: WeakValueDictionary[bytes, CompiledToolset] = WeakValueDictionary()
         """By digest: most users see the same."""
         self._asked_again: set[Generation] = set()
-        """Those that were asked for while the control plane had not answered their listing."""
+        """Those that were asked for while their task waited for the answer to their listing."""
         self._telling: asyncio.Task[None] | None = None
         self._waiting: dict[VariantKey, VariantKey] = {}
         """Who has not logged in, with the variant that they would use."""
@@ -117,8 +117,8 @@ class SubjectLists:
             self._outgoing.send(self._failed(message, problem))
         elif generation in self._sent and (live := _ready(generation)) is not None:
             self._send_known(generation, live)
-        elif generation in self._answers:
-            self._asked_again.add(generation)
+        elif generation in self._tasks and generation in self._answers:
+            self._asked_again.add(generation)  # by the task, when its listing was answered
         else:
             self._sent.pop(generation, None)
             self._start(generation)
