@@ -12,6 +12,7 @@ from leaseway.cli.options.artifacts import SizeType
 from leaseway.cli.options.groups import arguments_for, grouped_options
 from leaseway.wire import bounds
 
+AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 POLICIES: Final = ("block", "spill", "drop")
 
 
@@ -59,7 +60,7 @@ _OPTIONS: Final = {
         "--audit",
         "audit_folder",
         type=click.Path(file_okay=False, path_type=Path),
-        envvar="LEASEWAY_AUDIT",
+        envvar=AUDIT_VARIABLE,
         show_envvar=True,
         help="Record every call in files in this folder; see `leaseway audit`.",
     ),

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from leaseway.cli.commands.operating.audit import new_records, newest
+import click
+import pytest
+
+from leaseway.cli.commands.operating.audit import earliest, new_records, newest
 
 
 def line(number: int, time: int = 0) -> bytes:
@@ -48,3 +51,22 @@ def test_the_newest_records_of_all_files_are_kept_and_all_are_read() -> None:
     assert numbers(newest(3, records)) == [5, 6, 7]
     rest = iter(records)
     assert (newest(0, rest), list(rest)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        ("2026-11-22T20:00:00Z", "2026-11-22T20:00:00.000Z"),
+        ("2026-11-22T20:00:00+02:00", "2026-11-22T18:00:00.000Z"),
+        ("2026-11-22", "2026-11-22T00:00:00.000Z"),
+        ("9999999d", "1970-01-01T00:00:00.000Z"),
+    ],
+)
+def test_since_is_compared_in_the_format_of_records(since: str, expected: str) -> None:
+    assert earliest(since) == expected
+
+
+@pytest.mark.parametrize("since", ["2026-99-99", "yesterday", "2h30m", f"{10**400}d"])
+def test_what_is_no_time_is_refused(since: str) -> None:
+    with pytest.raises(click.UsageError, match="is not a time"):
+        earliest(since)

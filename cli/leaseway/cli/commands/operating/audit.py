@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.options.audit import AUDIT_VARIABLE
 from leaseway.cli.options.common import (
     ConnectionOptions,
     client_options,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from leaseway.sdk.operators.observe import AnchorReport
     from leaseway.vault.key import VaultPlace
 
-AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 _POLL: Final = 0.25
 
 _folder = click.argument(
@@ -337,23 +338,27 @@ def _merge(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str,
     calls[key] = {"outcome": "begun", **begin, **record, "time": begin.get("time", record["time"])}
 
 
-def _filter(wanted: dict[str, str], since: str | None) -> Callable[[dict[str, Any]], bool]:
+def earliest(since: str) -> str:
+    """Return the time since when records are wanted, in the format of records."""
     from leaseway.data_plane.audit.log import timestamp
 
-    earliest = ""
-    if since is not None:
-        unit = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(since[-1:])
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(since[-1:])
+    try:
         if unit is not None and since[:-1].isdecimal():
-            earliest = timestamp(time.time() - int(since[:-1]) * unit)
-        elif since[:4].isdecimal() and "-" in since:
-            earliest = since
-        else:
-            raise click.UsageError(
-                f"--since {since} is not a time; use 2h or 2026-11-22T20:00:00Z."
-            )
+            return timestamp(max(0.0, time.time() - int(since[:-1]) * unit))
+        given = datetime.fromisoformat(since)
+        return timestamp((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise click.UsageError(
+            f"--since {since} is not a time; use 2h or 2026-11-22T20:00:00Z."
+        ) from None
+
+
+def _filter(wanted: dict[str, str], since: str | None) -> Callable[[dict[str, Any]], bool]:
+    begin = "" if since is None else earliest(since)
 
     def matches(record: dict[str, Any]) -> bool:
-        if str(record.get("time", "")) < earliest:
+        if str(record.get("time", "")) < begin:
             return False
         return all(record.get(name) == value for name, value in wanted.items())
 
