@@ -44,6 +44,12 @@ def test_arguments_that_are_a_text_with_an_object_are_read(
     assert json.loads(parse_params(message, CallParams).arguments_json()) == arguments
 
 
+def test_arguments_in_a_text_are_relayed_unread() -> None:
+    """Their values are not bounded here: built, they would hold up the event loop."""
+    params = parse_params(call({"name": "x", "arguments": ' {"a": [1E2, 0]} '}), CallParams)
+    assert params.arguments_json() == b'{"a": [1E2, 0]}'
+
+
 @pytest.mark.parametrize("arguments", ["7", '"text"', "[1]", '"[1]"', '"{"', '"{\\"a\\": NaN}"'])
 def test_arguments_that_are_no_object_are_rejected(arguments: str) -> None:
     message = call({"name": "x", "arguments": json.loads(arguments)})

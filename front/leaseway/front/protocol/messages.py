@@ -129,8 +129,10 @@ class CallParams(ResumableParams, kw_only=True):
             return b"{}"
         if arguments.startswith(b'"'):  # hosts that pass on the text which their model writes
             with contextlib.suppress(ValueError, RecursionError):
-                held = msgspec.json.decode(arguments, type=str)
-                return encode(msgspec.json.decode(held, type=dict[str, Any]))
+                held = msgspec.json.decode(arguments, type=str).strip().encode()
+                msgspec.json.decode(held, type=msgspec.Raw)  # JSON, of however many values
+                if held.startswith(b"{"):
+                    return held
         raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
 
 
