@@ -16,7 +16,11 @@ from tests.data_plane.oauth.guarded import Guarded
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
-from leaseway.data_plane.oauth.metadata import is_same_issuer
+from leaseway.data_plane.oauth.metadata import (
+    AuthorizationServer,
+    habits_of,
+    is_same_issuer,
+)
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client, TokenAnswer
 from leaseway.data_plane.oauth.sealed import RESOURCE, SERVER, SealedTokens
@@ -36,10 +40,12 @@ def answering(body: bytes, kind: str = "application/json", status: int = 200) ->
     return answer
 
 
-async def obtained(guarded: Guarded, auth: Auth | None = None) -> TokenAnswer:
+async def obtained(
+    guarded: Guarded, auth: Auth | None = None, attempt: Attempt = USUAL
+) -> TokenAnswer:
     auth = auth or Auth("client_credentials")
     wanted = Wanted("api", f"{guarded.base}/mcp", auth, Client("me", "word"))
-    return await in_thread(SealedTokens(None), wanted, USUAL)
+    return await in_thread(SealedTokens(None), wanted, attempt)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +142,7 @@ async def test_an_answer_without_a_token_is_an_error_in_words(
         ({}, {"issuer": "{base}/"}),
         ({"authorization_servers": None}, {}),
         ({"authorization_servers": "{base}"}, {}),
+        ({"authorization_servers": ["https://[::1", "{base}"]}, {}),
         ({"resource": "{base}/mcp/"}, {}),
         ({"resource": "{base}"}, {}),
         ({"scopes_supported": "tools"}, {}),
@@ -153,14 +160,28 @@ async def test_metadata_are_read_in_the_shapes_that_occur(
     assert (await obtained(guarded)).access_token in guarded.accepted
 
 
+async def test_metadata_are_looked_for_where_they_usually_are_if_the_named_place_is_no_address(
+    guarded: Guarded,
+) -> None:
+    named = Attempt(Challenge(401, resource_metadata="http://[x"))
+    assert (await obtained(guarded, attempt=named)).access_token in guarded.accepted
+
+
+def test_a_server_whose_issuer_is_no_address_is_known_by_its_token_endpoint() -> None:
+    server = AuthorizationServer("http://[x", "https://sts.windows.net/token")
+    assert not habits_of(server).knows_resource
+
+
 @pytest.mark.parametrize(
     ("protected", "metadata", "words"),
     [
         ({"authorization_servers": [7]}, {}, "no authorization server"),
+        ({"authorization_servers": ["https://[::1"]}, {}, "no authorization server"),
         ({"resource": None}, {}, "another resource"),
         ({"resource": "urn:mcp"}, {}, "another resource"),
         ({"resource": "{base}/mcp2"}, {}, "another resource"),
         ({"resource": "https://[::1"}, {}, "another resource"),
+        ({"resource": "https://a\\b"}, {}, "another resource"),
         ({}, {"issuer": "{base}//"}, "another issuer"),
         ({}, {"issuer": "https://evil.example.com"}, "another issuer"),
         ({}, {"issuer": None}, "another issuer"),

@@ -108,7 +108,8 @@ _HABITS: Final[Mapping[str, Habits]] = {
 
 def habits_of(server: AuthorizationServer) -> Habits:
     """Return what an authorization server wants beside the standards, by its host."""
-    host = urlsplit(server.issuer or server.token_endpoint).hostname
+    place = server.issuer if is_web_address(server.issuer) else server.token_endpoint
+    host = urlsplit(place).hostname
     return _HABITS.get(host or "", Habits())
 
 
@@ -148,7 +149,7 @@ def discover(web: Web, url: str, auth: Auth, challenge: Challenge) -> Discovered
         proof = _proof_algorithm(auth, challenge, {}, server)
         resource = _indicator(auth, server, resource_url_from_server_url(url))
         return Discovered(server, resource, proof=proof)
-    issuers = texts_in(protected, "authorization_servers")
+    issuers = _issuers_in(protected)
     resource = text_in(protected, "resource")
     _check_resource(url, protected)
     none_named = AuthorizationError(
@@ -230,6 +231,11 @@ def _proof_algorithm(
     return found
 
 
+def _issuers_in(protected: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the authorization servers that metadata of a resource name, if they are addresses."""
+    return tuple(filter(is_web_address, texts_in(protected, "authorization_servers")))
+
+
 def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
     """Return whether a server certainly names other authorization servers than an issuer."""
     try:
@@ -238,7 +244,7 @@ def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
         return False
     if protected is None or not _is_about(url, protected):  # the right ones may be unreachable
         return False
-    issuers = texts_in(protected, "authorization_servers")
+    issuers = _issuers_in(protected)
     return bool(issuers) and not any(is_same_issuer(named, issuer) for named in issuers)
 
 
@@ -293,7 +299,10 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
     """Return the metadata of a protected resource, or None if it has none."""
     from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
 
-    named = challenge.resource_metadata and urljoin(url, challenge.resource_metadata)
+    try:
+        named = challenge.resource_metadata and urljoin(url, challenge.resource_metadata)
+    except ValueError:  # no address: the metadata may be where it usually is
+        named = ""
     places = build_protected_resource_metadata_discovery_urls(named or None, url)
     named_by = "the server" if named else ""
     return _first_document(

@@ -103,9 +103,12 @@ class Web:
 
 def is_web_address(url: str) -> bool:
     """Return whether a text is an `http` or `https` address that a message may show."""
+    from yarl import URL
+
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises if it is none
+        URL(url)  # the other parser that reads it is stricter
     except ValueError:
         return False
     is_plain = all("!" <= character <= "~" for character in url)
