@@ -178,6 +178,8 @@ class RawServer:
             return web.Response(text="<html>hi</html>", content_type="text/html")
         if how == "moved":
             return web.Response(status=307, headers={"Location": "good"})
+        if how == "astray":
+            return web.Response(status=307, headers={"Location": "http://[::1"})
         if how == "away":
             return web.Response(status=307, headers={"Location": "http://127.0.0.2:1/other"})
         return None

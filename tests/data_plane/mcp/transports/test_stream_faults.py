@@ -64,6 +64,7 @@ async def fault_of(bench: Bench, instance: Instance, text: str) -> Fault:
         ("404", "HTTP status 404: check its url"),
         ("401", ": it requires a credential, or another one; set it in its entry, "),
         ("away", "redirects to http://127.0.0.2:1/other, which is not followed."),
+        ("astray", "answered a request with a redirect to no address"),
         ("html", "check its url and transport."),
     ],
 )

@@ -14,12 +14,12 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType
 from multidict import CIMultiDict
-from yarl import URL
 
 from leaseway.data_plane.kinds.remote.http.endpoint import check_headers, find_route, parse_url
 from leaseway.data_plane.kinds.remote.http.errors import (
     describe_error,
     not_followed,
+    redirect_target,
     status_fault,
     unreachable,
 )
@@ -167,9 +167,12 @@ class WebSocketTransport(PullTransport):
         context: SimpleNamespace,
         redirect: aiohttp.TraceRequestRedirectParams,
     ) -> None:
-        target = redirect.url.join(URL(redirect.response.headers.get("location", "")))
-        redirect.response.release()
-        raise not_followed(self._server, target, redirect.response.status)
+        response = redirect.response
+        try:
+            target = redirect_target(response, self._server) or redirect.url
+        finally:
+            response.release()
+        raise not_followed(self._server, target, response.status)
 
     def _no_websocket(self, error: aiohttp.WSServerHandshakeError) -> Fault:
         text = (
