@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
+"""The variable from which the process of a class reads its config."""
 _MARK: Final = "_leaseway_tool"
 
 

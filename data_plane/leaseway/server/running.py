@@ -27,12 +27,11 @@ from typing import Final
 import anyio
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from leaseway.server.base import BaseMCPServer, Notifier
+from leaseway.server.base import CONFIG_VARIABLE, BaseMCPServer, Notifier
 from leaseway.server.faults import DefinitionError, cause_of, describe, leaving
 from leaseway.server.serving import serve
 from leaseway.telemetry.tracing import configure_telemetry
 
-CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
 _STOP_GRACE: Final = 2.0
 """Seconds for `stop()` of a class of which a task has ended the process."""
 

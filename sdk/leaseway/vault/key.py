@@ -17,6 +17,7 @@ from typing import Final
 from leaseway.vault.private_file import PrivateFileError, read_private, write_private
 from leaseway.wire.secrets.redaction import hide
 
+VAULT_VARIABLE: Final = "LEASEWAY_VAULT"
 VAULT_KEY_VARIABLE: Final = "LEASEWAY_VAULT_KEY"
 VAULT_NEW_KEY_VARIABLE: Final = "LEASEWAY_VAULT_NEW_KEY"
 
@@ -69,7 +70,7 @@ def find_vault(
     elif passphrase is not None:
         check_key(passphrase, VAULT_KEY_VARIABLE)
     folder = Path(_FOLDER).expanduser()
-    vault = path or Path(environment.get("LEASEWAY_VAULT") or folder / "vault.encrypted")
+    vault = path or Path(environment.get(VAULT_VARIABLE) or folder / "vault.encrypted")
     return VaultPlace(vault.expanduser(), key_file or folder / "vault.key", passphrase)
 
 

@@ -190,6 +190,8 @@ STDERR_LINE_BYTES: Final = 4 * KIB
 LEASE_TTL: Final = 60.0
 MIN_LEASE_TTL: Final = 1.0
 MAX_LEASE_TTL: Final = 24 * 3600.0
+MAX_PLACEMENT_WAIT: Final = 24 * 3600.0
+"""Seconds that a request for a lease waits for capacity."""
 LEASE_IDLE: Final = 600.0
 """How long without a call until a client releases a lease; default of `idle`."""
 LEASE_MEMORY: Final = 600.0

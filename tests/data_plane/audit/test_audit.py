@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from leaseway.data_plane.audit import redact
 from leaseway.data_plane.audit.chain import HashChain, RunReport, verify_run
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
-from leaseway.data_plane.audit.redact import REDACTED, Redactor, may_hold_secret
+from leaseway.data_plane.audit.redact import Redactor, may_hold_secret
 from leaseway.wire.bounds import MIB
+from leaseway.wire.secrets.redaction import REDACTED
 from leaseway.wire.secrets.secret_shapes import BYTE_MARKS
 
 NOW = 1_800_000_000.0

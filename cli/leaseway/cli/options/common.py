@@ -15,6 +15,7 @@ import click
 
 from leaseway.telemetry.logs import LEVELS, LogFormat, configure_logging
 from leaseway.wire.channels.endpoint import (
+    ADDRESS_VARIABLE,
     DEFAULT_ADDRESS,
     Endpoint,
     Endpoints,
@@ -178,7 +179,7 @@ def root_options(command: Command) -> Command:
     address = click.option(
         "--address",
         type=_ENDPOINTS,
-        envvar="LEASEWAY_ADDRESS",
+        envvar=ADDRESS_VARIABLE,
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,

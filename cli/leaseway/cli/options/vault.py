@@ -10,14 +10,14 @@ from typing import Final
 import click
 
 from leaseway.cli.options.groups import arguments_for, grouped_options
-from leaseway.vault.key import VaultError, VaultPlace, find_vault
+from leaseway.vault.key import VAULT_VARIABLE, VaultError, VaultPlace, find_vault
 
 _OPTIONS: Final = {
     "path": click.option(
         "--vault",
         "vault_path",
         type=click.Path(dir_okay=False, path_type=Path),
-        envvar="LEASEWAY_VAULT",
+        envvar=VAULT_VARIABLE,
         show_envvar=True,
         help="The encrypted vault; else ~/.leaseway/vault.encrypted.",
     ),

@@ -42,7 +42,6 @@ from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_MAX_WAIT = 24 * 3600.0
 _MAX_SESSIONS = 1_000
 _MAX_HEARING = 60.0
 """Seconds that a request may wait for the end of a session."""
@@ -73,7 +72,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
             with self._plane.transition() as (state, _):
                 state.roster.fence(request.lost_lease, key)
-        wait = min(seconds(request.wait), _MAX_WAIT)
+        wait = min(seconds(request.wait), bounds.MAX_PLACEMENT_WAIT)
         # Drops unknown names, which a waiting request would keep.
         workers = self._plane.state.workers
         excluded = workers.keys() & set(request.exclude_workers)
@@ -241,7 +240,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             remaining = until - self._plane.clock().mono
             outcome = self._try_place(key, excluded, preferred, wait=wait > 0)
             if isinstance(outcome, Waiter):
-                remaining = min(remaining, time_left(context, _MAX_WAIT) - _ANSWER_MARGIN)
+                left = time_left(context, bounds.MAX_PLACEMENT_WAIT)
+                remaining = min(remaining, left - _ANSWER_MARGIN)
                 answer = await self._plane.wait_turn(outcome, remaining)
                 if answer is not None:
                     return answer

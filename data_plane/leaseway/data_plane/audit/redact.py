@@ -14,9 +14,9 @@ import jsonschema_rs
 import msgspec
 
 from leaseway.wire.bounds import KIB
+from leaseway.wire.secrets.redaction import REDACTED
 from leaseway.wire.secrets.secret_shapes import BYTE_MARKS, contains_secret, names_a_secret
 
-REDACTED: Final = "[redacted]"
 _MAX_TEXT: Final = 512
 """Characters of one text that are recorded."""
 _MAX_ARGUMENTS: Final = 8 * KIB

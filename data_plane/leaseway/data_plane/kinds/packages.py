@@ -10,12 +10,10 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from types import ModuleType
-from typing import Final
 
+from leaseway.spec.kinds.packages import cause_of
 from leaseway.spec.kinds.table import PARTS
 from leaseway.spec.model import Part
-
-_MAX_SAID: Final = 300
 
 
 class UnusableKind(Exception):
@@ -46,8 +44,7 @@ def _load(name: str) -> ModuleType | str:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # noqa: BLE001 - a foreign module raises what it likes
-        cause = f"{type(error).__name__}: {error}"[:_MAX_SAID].rstrip(".")
-        return f"cannot be used on this worker: its module {name} raised {cause}"
+        return f"cannot be used on this worker: its module {name} raised {cause_of(error)}"
     lacks = [wanted for wanted in ("values_of", "open_instance") if not hasattr(module, wanted)]
     if lacks:
         return f"cannot be used on this worker: its module {name} lacks {lacks[0]}"

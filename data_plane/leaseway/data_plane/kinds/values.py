@@ -32,6 +32,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues, SentCredent
 from leaseway.data_plane.kinds.packages import UnusableKind, half_of
 from leaseway.data_plane.kinds.python import read_code
 from leaseway.data_plane.references.resolver import NO_VAULT, Resolver, Vault, is_own_key
+from leaseway.server.base import CONFIG_VARIABLE
 from leaseway.spec.auth import ASSERTION, CLIENT_ID
 from leaseway.spec.kinds.builtin import BuiltinPart
 from leaseway.spec.kinds.container import ContainerPart
@@ -52,8 +53,6 @@ from leaseway.wire.secrets.secret_names import looks_secret, secret_forms
 
 _MAX_CONFIG: Final = 120 << 10
 """Bytes; a process accepts no variable over 128 KiB."""
-CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
-"""The variable that `leaseway.server` reads a class's config from."""
 
 
 def _of_class(part: PythonPart, resolver: Resolver) -> ResolvedValues:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -30,7 +31,6 @@ _MAX_PLACE: Final = 300
 _MAX_ITEMS: Final = 200
 _MAX_TEXT: Final = 4_096
 _MAX_FIELDS: Final = 100
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _FORM: Final = "application/x-www-form-urlencoded"
 
 SendRequest = Callable[..., Response]
@@ -133,7 +133,7 @@ def document_of(response: Response) -> dict[str, Any] | None:
 
     A form is one, too: some authorization servers answer with it whatever they are asked for.
     """
-    body = response.body.removeprefix(_BYTE_ORDER_MARK)
+    body = response.body.removeprefix(BOM_UTF8)
     try:
         if response.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
             return dict(parse_qsl(body.decode(), max_num_fields=_MAX_FIELDS))

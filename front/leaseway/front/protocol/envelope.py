@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from typing import Any, Final, Literal
 
 import msgspec
@@ -32,8 +33,6 @@ LONG_TAIL: Final = 256
 """Bytes at the end of a message that is too long, in which its id may be."""
 _QUOTE: Final = b'"'
 _NULL: Final = b"null"
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""What some writers of UTF-8 on Windows begin their first line with."""
 _QUOTES: Final = 12
 """Quotes around the params of a request whose id is a number: of four keys and two texts."""
 _NULLABLE: Final = ("method", "params", "result", "error")
@@ -261,7 +260,7 @@ def _read_part(line: bytes) -> Message:
 
 def _read_other(line: bytes) -> Message:
     """Read a message that is no request with params, or say what is wrong with it."""
-    line = line.removeprefix(_BYTE_ORDER_MARK)
+    line = line.removeprefix(BOM_UTF8)  # some writers on Windows begin their first line with it
     try:
         line.decode()
         members = _decode_members(line)

@@ -33,6 +33,7 @@ from leaseway.wire.bounds import (
     LEASE_IDLE,
     LEASE_TTL,
     MAX_LEASE_TTL,
+    MAX_PLACEMENT_WAIT,
     STARTUP_TIMEOUT,
 )
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
@@ -43,8 +44,6 @@ from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _ACQUIRE_TIMEOUT: Final = 600.0
 """Seconds for a lease's instance to start; the worker applies the server's own timeout."""
-_MAX_WAIT: Final = 24 * 3600.0
-"""Longest wait for capacity in seconds; the control plane's limit."""
 _LOOKUP_TIMEOUT: Final = 2.0
 _RELEASE_TIMEOUT: Final = 5.0
 """Seconds to find a lease that is to be released; more than a new control plane takes to settle."""
@@ -249,7 +248,7 @@ class LeaseManager:
                 f"wait={wait:g} is not a valid time to wait for capacity; give 0 s or more, or "
                 "None to fail at once.",
             )
-        wait_until = self._loop.time() + min(wait or 0.0, _MAX_WAIT)
+        wait_until = self._loop.time() + min(wait or 0.0, MAX_PLACEMENT_WAIT)
         attempts = AcquireAttempts(wait_until, wait_until + STARTUP_TIMEOUT)
         # The session is looked up after each wait: it may have been left meanwhile.
         session = self.book.session(key.session)

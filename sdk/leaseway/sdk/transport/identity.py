@@ -17,12 +17,9 @@ from leaseway.wire.channels.auth import (
     key_path,
     read_key,
 )
-from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoints
+from leaseway.wire.channels.endpoint import ADDRESS_VARIABLE, DEFAULT_ADDRESS, parse_endpoints
 from leaseway.wire.channels.tls import Tls, read_client_tls
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
-
-ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
-"""The environment variable with the address of the control plane."""
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,7 @@ def load_kinds(built_in: Sequence[type[Part]]) -> KindsOfPackages:
         try:
             part = entry.load()
         except Exception as error:  # noqa: BLE001 - a foreign module raises what it likes
-            cause = f"{type(error).__name__}: {error}"[:_MAX_SAID].rstrip(".")
-            faults[entry.name] = f"{_origin(entry)} could not be imported: {cause}."
+            faults[entry.name] = f"{_origin(entry)} could not be imported: {cause_of(error)}."
             continue
         fault = _fault(entry.name, part, (*built_in, *parts.values()))
         if fault is None:
@@ -58,6 +57,11 @@ def load_kinds(built_in: Sequence[type[Part]]) -> KindsOfPackages:
         else:
             faults[entry.name] = f"{_origin(entry)} {fault}."
     return KindsOfPackages(parts, faults)
+
+
+def cause_of(error: Exception) -> str:
+    """Return what foreign code raised, as the end of a sentence without its full stop."""
+    return f"{type(error).__name__}: {error}"[:_MAX_SAID].rstrip(".")
 
 
 def _fault(name: str, part: Any, others: Sequence[type[Part]]) -> str | None:

@@ -32,13 +32,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
-from leaseway.telemetry.spans.pairs import SpanPair, SpanShape
+from leaseway.telemetry.spans.pairs import RANDOM, SAMPLED, SpanPair, SpanShape
 from leaseway.wire.secrets.redaction import redact
 
 _UNSET: Final = Status(StatusCode.UNSET)
-_SAMPLED: Final = 0x01
-_RANDOM: Final = 0x02
-"""The flag of the W3C trace context for a random trace id."""
 
 
 class LeanTracerProvider(TracerProvider):
@@ -92,7 +89,7 @@ class LeanTracer(trace.Tracer):
         self._sampler = standard.sampler
         self.ids = standard.id_generator
         is_random = getattr(self.ids, "is_trace_id_random", None)
-        self.root_flags = _RANDOM if is_random is not None and is_random() else 0
+        self.root_flags = RANDOM if is_random is not None and is_random() else 0
 
     def start_span(
         self,
@@ -113,12 +110,12 @@ class LeanTracer(trace.Tracer):
             own_context = self._new_context(parent.trace_id, parent.trace_flags, parent.trace_state)
         else:
             if parent is not None and parent.is_valid:
-                trace_id, flags = parent.trace_id, parent.trace_flags & _RANDOM
+                trace_id, flags = parent.trace_id, parent.trace_flags & RANDOM
             else:
                 parent, trace_id, flags = None, self.ids.generate_trace_id(), self.root_flags
             result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
             if result.decision is Decision.RECORD_AND_SAMPLE:
-                flags |= _SAMPLED
+                flags |= SAMPLED
             own_context = self._new_context(trace_id, _FLAGS[flags], result.trace_state)
             if result.decision is Decision.DROP:
                 return trace.NonRecordingSpan(own_context)

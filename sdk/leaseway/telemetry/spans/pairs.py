@@ -17,11 +17,12 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from leaseway.wire.channels.trace_context import FORM, context_from
 
-_SAMPLED: Final = 0x01
-_RANDOM: Final = 0x02
+SAMPLED: Final = 0x01
+RANDOM: Final = 0x02
+"""The flag of the W3C trace context for a random trace id."""
 _PLAIN: Final = 55
 """The length of a `traceparent` of version 00, which a later version may exceed."""
-_ANY_SAMPLED: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(_SAMPLED))
+_ANY_SAMPLED: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(SAMPLED))
 
 
 class SpanShape:
@@ -107,10 +108,10 @@ class SpanPair:
         self.source = source
         if parent is None:
             self.trace_id, self.parent_id = f"{source.new_trace_id():032x}", ""
-            self.flags, self.state = source.root_flags | _SAMPLED, ""
+            self.flags, self.state = source.root_flags | SAMPLED, ""
         else:
             self.trace_id, self.parent_id, flags, self.state = parent
-            self.flags = flags & _RANDOM | _SAMPLED
+            self.flags = flags & RANDOM | SAMPLED
         self.outer = outer
         self.outer_id = f"{source.new_span_id():016x}"
         self.inner: SpanShape | None = None

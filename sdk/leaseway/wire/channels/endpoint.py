@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+ADDRESS_VARIABLE: Final = "LEASEWAY_ADDRESS"
+"""The environment variable with the address of the control plane."""
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """The default address of the control plane, for its listener and for clients.
 

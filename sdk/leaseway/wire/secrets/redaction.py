@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from leaseway.wire.secrets.decoding import readings
 
-_REDACTED: Final = "[redacted]"
+REDACTED: Final = "[redacted]"
 _MIN_SECRET: Final = 4  # redacting shorter values would only damage ordinary text
 _MIN_WORD: Final = 8  # the same for values that are one word or one number
 
@@ -65,7 +65,7 @@ def redact(text: str) -> str:
     parts: list[str] = []
     done = 0
     for start, end in _merged(found):
-        parts += (text[done:start], _REDACTED)
+        parts += (text[done:start], REDACTED)
         done = end
     return "".join((*parts, text[done:])) if parts else text
 

@@ -16,9 +16,9 @@ _LINES: Final = ("jsonl", "ndjson", "jsonlines", "json-lines", "json-seq")
 """Types whose bodies are one JSON value after another."""
 _MAX_KINDS: Final = 20
 FORM: Final = "application/x-www-form-urlencoded"
-_FORM_DATA: Final = "multipart/form-data"
+FORM_DATA: Final = "multipart/form-data"
 _FORMS: Final[Mapping[str, Body]] = {
-    _FORM_DATA: "multipart",
+    FORM_DATA: "multipart",
     FORM: "form",
 }
 
@@ -103,7 +103,7 @@ def examples_of(given: Mapping[str, Any]) -> list[Any]:
 
 def has_names(chosen: BodyType) -> bool:
     """Return whether each part of a body has a name, as in a form, or only its place."""
-    return chosen.body != "multipart" or essence(chosen.kind) == _FORM_DATA
+    return chosen.body != "multipart" or essence(chosen.kind) == FORM_DATA
 
 
 def essence(kind: str) -> str:
@@ -117,7 +117,7 @@ def sent_type(chosen: BodyType) -> str:
     Parameters stay, except a charset: bodies are UTF-8.
     """
     kind = essence(chosen.kind)
-    if chosen.body in ("form", "binary") or "*" in kind or kind == _FORM_DATA:
+    if chosen.body in ("form", "binary") or "*" in kind or kind == FORM_DATA:
         return ""
     if chosen.body == "multipart":
         return kind if is_media_type(kind) else ""

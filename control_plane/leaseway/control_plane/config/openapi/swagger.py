@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from leaseway.control_plane.config.openapi.media import FORM, FORM_DATA
 from leaseway.control_plane.config.openapi.references import References, Unsupported, list_of
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-_FORM: Final = "application/x-www-form-urlencoded"
-_MULTIPART: Final = "multipart/form-data"
 _NOT_IN_SCHEMAS: Final = frozenset(
     ("name", "in", "required", "description", "collectionFormat", "allowEmptyValue", "schema")
 )
@@ -150,7 +149,7 @@ def _body(given: Mapping[str, Any], consumes: list[str]) -> dict[str, Any]:
 def _form(fields: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any]:
     """Return the body that has the fields of a form."""
     has_file = any(field.get("type") == "file" for field in fields)
-    kind = _MULTIPART if has_file or (_FORM not in consumes and _MULTIPART in consumes) else _FORM
+    kind = FORM_DATA if has_file or (FORM not in consumes and FORM_DATA in consumes) else FORM
     members = {str(field.get("name")): field for field in fields}
     schema = {
         "type": "object",

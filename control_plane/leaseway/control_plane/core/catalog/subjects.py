@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
-from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.listing import NOT_LISTED, ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View, resolve_clashes_among
 from leaseway.control_plane.core.catalog.variants import (
     LastKnownGood,
@@ -34,7 +34,6 @@ _MAX_REQUESTS: Final = 1_024
 _REQUEST_TIMEOUT: Final = 30.0
 """Seconds that a worker may take: it connects to the server first."""
 _FAILED_FOR: Final = 5.0
-_NOTHING: Final = ServerListing()
 
 
 class Subject(NamedTuple):
@@ -331,7 +330,7 @@ def _listed_as(
     if listing is None or good is None:
         if not served.spec.part.auth.logs_in:
             return served
-        return replace(served, listing=_NOTHING, exposed=(), prompts=())
+        return replace(served, listing=NOT_LISTED, exposed=(), prompts=())
     own = _relisted(served, good, listing)
     return granted_to(own, reader.tenant, reader.agent) or own
 

@@ -18,7 +18,7 @@ import aiohttp
 from leaseway.data_plane.kinds.container.manifest import Manifest
 from leaseway.data_plane.kinds.container.pods import PodFailure, Pods
 from leaseway.data_plane.mcp.failures import not_started, server_lost
-from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.messages.reading import MAX_SKIPPED, LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import OverlongMessageError, PullTransport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
@@ -26,7 +26,6 @@ from leaseway.wire.errors import Fault
 
 _STDIN: Final = b"\x00"
 _CHUNK: Final = 64 * bounds.KIB
-_MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
 _REMOVE_TIMEOUT: Final = 2.0
 """Seconds that `disconnect` waits for the pod's removal, which continues in the background."""
 
@@ -58,7 +57,7 @@ class PodTransport(PullTransport):
         self._stderr = stderr
         self._timeout = timeout
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, _MAX_SKIPPED)
+        self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, MAX_SKIPPED)
         self._received: deque[bytes | OverlongMessageError] = deque()
         self._ending = asyncio.Lock()
         self._lost: Fault | None = None
@@ -130,7 +129,7 @@ class PodTransport(PullTransport):
                 try:
                     self._received.extend(self._lines.feed(data))
                 except LineTooLong:
-                    self._skipped(b"", b"", _MAX_SKIPPED)
+                    self._skipped(b"", b"", MAX_SKIPPED)
             case 2:
                 self._stderr.feed(data)
             case 3:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from leaseway.data_plane.background import LightEvent
 from leaseway.data_plane.kinds.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
 from leaseway.data_plane.mcp.failures import server_lost
-from leaseway.data_plane.mcp.protocol.messages.reading import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.messages.reading import MAX_SKIPPED, LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
@@ -23,9 +23,6 @@ from leaseway.wire.errors import Fault
 
 _MAX_WRITE: Final = 64 * bounds.KIB
 """Bytes of one write: the capacity of a pipe. Later messages can still be withdrawn."""
-
-MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
-"""Maximum bytes of a skipped line."""
 
 SHORT_GRACE: Final = 0.2
 """Seconds for a process to exit after a failed start or a broken connection."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from leaseway.control_plane.config.schema.issues import Where, quoted
 from leaseway.control_plane.config.schema.values import BadValue, Reader, reader
 from leaseway.control_plane.config.tree.yaml_tree import Tree
 from leaseway.spec.keys import OwnReader, keys_of
+from leaseway.spec.kinds.packages import cause_of
 from leaseway.spec.model import Part
-
-_MAX_SAID: Final = 300
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def load_readers(parts: Mapping[str, type[Part]], known: Container[str]) -> Read
             found = importlib.import_module(part.readers).READERS if wanted else {}
             own = {key: _guarded(found[key]) for key in wanted}
         except Exception as error:  # noqa: BLE001 - a foreign module raises what it likes
-            cause = f"{type(error).__name__}: {error}"[:_MAX_SAID].rstrip(".")
+            cause = cause_of(error)
             faults[transport] = f"the READERS of its module {part.readers} raised {cause}."
             continue
         readers |= own

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from leaseway.data_plane.mcp.protocol.messages.reading import BYTE_ORDER_MARK
 
 _SENDABLE_ID: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]{0,4096}")
 """An id that a header may have when the stream is resumed; SSE itself excludes only zero."""
@@ -18,12 +17,12 @@ _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 def is_event_stream(start: bytes) -> bool:
     """Return whether a body is an event stream by how it begins, whatever type it states."""
-    return start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(_FIELDS)
+    return start.removeprefix(BOM_UTF8).lstrip().startswith(_FIELDS)
 
 
 def is_json(start: bytes) -> bool:
     """Return whether a body is JSON by how it begins: no field of an event has such a name."""
-    return start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith((b"{", b"["))
+    return start.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"["))
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class SseParser:
     def _parse_line(self, line: bytes) -> SseEvent | None:
         if self._first:
             self._first = False
-            line = line.removeprefix(BYTE_ORDER_MARK)
+            line = line.removeprefix(BOM_UTF8)
         if not line:
             return self._dispatch()
         field, _, value = line.partition(b":")

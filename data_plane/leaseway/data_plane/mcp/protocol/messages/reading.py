@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -167,6 +168,9 @@ def response_key(head: bytes, tail: bytes) -> int | str | None:
 SMALL: Final = 32 << 10
 """Bytes of a message that may be repaired on the event loop; larger ones need a thread."""
 
+MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
+"""Bytes of a line that is skipped because it is too long."""
+
 MAX_DEPTH: Final = 200
 """Levels that are kept of a message that is nested too deeply to be read."""
 
@@ -174,7 +178,6 @@ _MAX_DIGITS: Final = 4300
 """Digits of an integer that Python's parsers read."""
 
 _STEP: Final = _MAX_DIGITS // 2
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _ESCAPE: Final = len(rb"\ud83d")
 
 # A half that is certainly or perhaps alone. In a run of backslashes each second one is escaped.
@@ -371,7 +374,7 @@ def repair(data: bytes) -> Repaired:
     strings are escaped. What is nested more than `MAX_DEPTH` levels deep becomes null. This takes
     longer than decoding, but linear time.
     """
-    data = _as_text(data.removeprefix(BYTE_ORDER_MARK))
+    data = _as_text(data.removeprefix(BOM_UTF8))
     if _find_half(data) is not None:
         data = _without_halves(data)
     has_constants = b"NaN" in data or b"Infinity" in data
