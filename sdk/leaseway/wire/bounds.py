@@ -192,6 +192,10 @@ MIN_LEASE_TTL: Final = 1.0
 MAX_LEASE_TTL: Final = 24 * 3600.0
 MAX_PLACEMENT_WAIT: Final = 24 * 3600.0
 """Seconds that a request for a lease waits for capacity."""
+SESSION_AGE: Final = 7 * 24 * 3600.0
+"""Seconds for which the id of a front's session is valid, and its end remembered."""
+MAX_PAST_CALLS: Final = 200
+"""Recorded calls of a worker, and of all workers, in one answer."""
 LEASE_IDLE: Final = 600.0
 """How long without a call until a client releases a lease; default of `idle`."""
 LEASE_MEMORY: Final = 600.0

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.queries.place import place_or_wait, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
-from leaseway.control_plane.operators.commands import OperatorCommands
+from leaseway.control_plane.operators.commands import CONFIRM_TIMEOUT, OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.sdk import LeasewayError
@@ -35,7 +35,6 @@ from leaseway.wire.names import DEFAULT_TENANT, LeaseKey
 
 _MAX_CALL_TIMEOUT: Final = 120.0
 _LOG_TIMEOUT: Final = 5.0
-_CONFIRM_TIMEOUT: Final = 5.0
 _AGENT: Final = "console"
 _LOG_LINES: Final = 200
 
@@ -74,7 +73,7 @@ class Actions:
             self._commands.revoke(lease_id, who.name)
         except Fault as fault:
             raise ActionRefused(_told(fault)) from None
-        ended = await self._commands.wait_for_end(lease_id, _CONFIRM_TIMEOUT)
+        ended = await self._commands.wait_for_end(lease_id, CONFIRM_TIMEOUT)
         return {
             "message": "The lease has ended."
             if ended

@@ -36,7 +36,7 @@ from leaseway.identity.principal import LOOPBACK, Principal, Role
 from leaseway.runbook import entries
 from leaseway.telemetry.http_listener import HttpListener, HttpRefusal
 from leaseway.v1 import admin_pb2
-from leaseway.wire.bounds import KIB, MAX_VALUES, MIB
+from leaseway.wire.bounds import KIB, MAX_PAST_CALLS, MAX_VALUES, MIB
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.enums import SELECTIONS
@@ -66,7 +66,6 @@ _SECURITY_HEADERS: Final = {
 }
 _MAX_ROWS: Final = 500
 _MAX_EVENTS: Final = 1_000
-_MAX_CALLS: Final = 200
 _MAX_TEXT: Final = 256
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON allows it, UTF-8 has none
 _GONE: Final = "It does not exist any more."
@@ -360,7 +359,7 @@ class _ConsoleSite:
             id=query.get("id", ""),
             server_id=query.get("server", ""),
         )
-        limit = min(query["limit"], _MAX_CALLS)
+        limit = min(query["limit"], MAX_PAST_CALLS)
         key = ("calls", wanted.SerializeToString(deterministic=True), limit)
         return _json_text(await self._cache.get(key, partial(self._call_page, wanted, limit)))
 

@@ -18,6 +18,8 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord
 
 _logger = logging.getLogger(__name__)
+CONFIRM_TIMEOUT: Final = 5.0
+"""Seconds that a worker may take to confirm the end of a lease."""
 _OK: Final = "ok"
 _SHOWN: Final = 128
 _LISTED: Final = 20

@@ -12,7 +12,7 @@ import grpc
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.queries.limits import limits
 from leaseway.control_plane.core.queries.status import counted_variants, servers_down
-from leaseway.control_plane.operators.commands import OperatorCommands
+from leaseway.control_plane.operators.commands import CONFIRM_TIMEOUT, OperatorCommands
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages, pages
@@ -29,6 +29,7 @@ from leaseway.identity.principal import SEES_ALL, Principal
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.advice import for_operators
+from leaseway.wire.bounds import MAX_PAST_CALLS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import EventRecord, event_to_proto, matches
 from leaseway.wire.names import nearest
@@ -36,11 +37,8 @@ from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_CONFIRM_TIMEOUT: Final = 5.0
-"""Seconds that a worker may take to confirm the end of a lease."""
 _EVENTS_PER_MESSAGE: Final = 200
 _DEFAULT_CALLS: Final = 50
-_MAX_CALLS: Final = 200
 _COUNTED_AT_ONCE: Final = 256
 """Variants that are counted without a pause: for 2 ms."""
 _MAX_WORKER_IDS: Final = 1_000
@@ -225,7 +223,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             self._commands.revoke(lease_id, caller().name, request.reason)
         except Fault as fault:
             await abort(context, fault)
-        timeout = time_left(context, _CONFIRM_TIMEOUT) * 0.9
+        timeout = time_left(context, CONFIRM_TIMEOUT) * 0.9
         return admin_pb2.RevokeLeaseResponse(
             ended=await self._commands.wait_for_end(lease_id, timeout)
         )
@@ -266,7 +264,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListCallsResponse:
         """Ask all workers for recorded calls."""
         await check_client(request.client, context)
-        limit = min(request.limit or _DEFAULT_CALLS, _MAX_CALLS)
+        limit = min(request.limit or _DEFAULT_CALLS, MAX_PAST_CALLS)
         return await self._inspector.calls(request, limit)
 
     async def GetTraffic(  # noqa: N802

@@ -10,10 +10,10 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import BUCKETS, PastCall, RecentCalls
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
+from leaseway.wire.bounds import MAX_PAST_CALLS
 from leaseway.wire.messages.enums import selection_from_proto
 from leaseway.wire.timing.durations import duration, timestamp
 
-_MAX_CALLS: Final = 200
 _MAX_LEASES: Final = 1_000
 
 
@@ -58,7 +58,7 @@ class Inspection:
             return []  # a call of another worker, or of another run of this one
         return recent.select(
             selection_from_proto(request.selection),
-            limit=min(request.limit or _MAX_CALLS, _MAX_CALLS),
+            limit=min(request.limit or MAX_PAST_CALLS, MAX_PAST_CALLS),
             now=time.time(),
             server_id=request.server_id,
             name=request.id.removeprefix(own_prefix),

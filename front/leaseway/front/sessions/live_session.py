@@ -37,11 +37,10 @@ from leaseway.front.sessions.roots import ChangedRoots
 from leaseway.front.sessions.sealing import SealedSession, is_handle
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.relay import ServerRequest, hear_servers, leased_servers, speak_for
-from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.bounds import LEASE_TTL, MAX_SUBSCRIPTIONS
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.messages.mcp import INVALID_PARAMS, LOG_LEVELS, ROOTS_CHANGED, TOOLS_CHANGED
 
-_MAX_SUBSCRIPTIONS: Final = 256
 _MAX_COMPLETIONS: Final = 256
 """Completed elicitations that a session keeps until a stream takes them; the oldest go first."""
 
@@ -433,10 +432,10 @@ class LiveSession:
         """
         subscription = self._subscriptions.get(uri)
         if subscription is None or subscription.has_ended:
-            if len(self._subscriptions) >= _MAX_SUBSCRIPTIONS:
+            if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
                 raise JsonRpcError(
                     INVALID_PARAMS,
-                    f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
+                    f"A session has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
                 )
             speak_for(sdk, self.client.encoded)
             subscription = ResourceSubscription(sdk, at_server, self._on_updated)
@@ -450,7 +449,7 @@ class LiveSession:
 
     def _on_updated(self, uri: str) -> None:
         message = notification("notifications/resources/updated", encode({"uri": uri}))
-        if not self.push(message) and len(self._missed) < _MAX_SUBSCRIPTIONS:
+        if not self.push(message) and len(self._missed) < MAX_SUBSCRIPTIONS:
             self._missed[uri] = None
 
     def _hear(self, server: str, method: str, params: bytes) -> None:

@@ -31,7 +31,7 @@ from leaseway.front.sessions.sealing import (
 )
 from leaseway.sdk import AsyncClient
 from leaseway.sdk.relay import leave_leases
-from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
+from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL, SESSION_AGE
 from leaseway.wire.clients.mcp_client import McpClient
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import INTERNAL_ERROR, INVALID_PARAMS, MODERN_VERSIONS
@@ -49,8 +49,6 @@ _LEAVE_TIMEOUT: Final = 5.0
 """Seconds in which the leases of all sessions are left when the front stops."""
 _CHECK_INTERVAL: Final = 10.0
 """Seconds between checks for idle sessions, and for sessions that have ended on other fronts."""
-_MAX_AGE: Final = 7 * 24 * 3600.0
-"""Seconds until a session id expires."""
 _MAX_CLIENT: Final = 64
 """Characters of a client's name that are kept."""
 
@@ -157,7 +155,7 @@ class SessionTable:
             client.info.get("name", ""),
             version,
             client.capabilities,
-            time.time() + _MAX_AGE,
+            time.time() + SESSION_AGE,
             client.info,
             self._make_handle(scope) if renews else "",
         )
@@ -210,7 +208,7 @@ class SessionTable:
             await self._share_renewal(program, b"1")
 
     def _make_handle(self, scope: str) -> str:
-        return self._sealer.make_handle(self._owner, scope, time.time() + _MAX_AGE)
+        return self._sealer.make_handle(self._owner, scope, time.time() + SESSION_AGE)
 
     def create_handle(self, scope: str, client: str = "") -> LiveSession:
         """Create a session whose id is short; raises `TooManySessions`."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from leaseway.control_plane.core.placement.ended_sessions import RETENTION, EndedSessions
+from leaseway.control_plane.core.placement.ended_sessions import EndedSessions
+from leaseway.wire.bounds import SESSION_AGE
 
 
 def test_an_ended_session_is_known_in_its_tenant_for_seven_days() -> None:
     ended = EndedSessions()
     ended.add("acme", "s", 0.0)
-    assert ended.has("acme", "s", RETENTION - 1)
-    assert not ended.has("acme", "s", RETENTION)
+    assert ended.has("acme", "s", SESSION_AGE - 1)
+    assert not ended.has("acme", "s", SESSION_AGE)
     assert not ended.has("acme", "other", 1.0)
     assert not ended.has("beta", "s", 1.0)
-    ended.add("acme", "late", RETENTION)
+    ended.add("acme", "late", SESSION_AGE)
     assert len(ended) == 1
 
 

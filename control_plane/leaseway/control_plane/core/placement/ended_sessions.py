@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from leaseway.wire.bounds import SESSION_AGE
+
 MAX_ENDED: Final = 100_000
 """Ended sessions that are remembered."""
-RETENTION: Final = 7 * 24 * 3600.0
-"""Seconds for which one is remembered: as long as the id of a session is valid."""
 
 
 class _End(NamedTuple):
@@ -51,7 +51,7 @@ class EndedSessions:
         """Return whether a session has ended within the last 7 days."""
         ended = self._tenants.get(tenant)
         end = None if ended is None else ended.get(session)
-        return end is not None and now - end.at < RETENTION
+        return end is not None and now - end.at < SESSION_AGE
 
     def last(self, tenant: str) -> int:
         """Return the number of a tenant's newest end; 1 if it has none."""
@@ -74,7 +74,7 @@ class EndedSessions:
 
     def _forget_old(self, tenant: str, now: float) -> None:
         ended = self._tenants[tenant]
-        while ended and now - next(iter(ended.values())).at >= RETENTION:
+        while ended and now - next(iter(ended.values())).at >= SESSION_AGE:
             self._forget_oldest(tenant)
 
     def _forget_oldest(self, tenant: str) -> None:
