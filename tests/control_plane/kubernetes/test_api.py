@@ -19,11 +19,16 @@ def kubeconfig(folder: Path, *command: str, server: str = _NOBODY) -> str:
     """Return a file that names this command for credentials."""
     version = "client.authentication.k8s.io/v1beta1"
     program = {"apiVersion": version, "command": command[0], "args": list(command[1:])}
+    return kubeconfig_of(folder, {"exec": program}, server)
+
+
+def kubeconfig_of(folder: Path, user: object, server: str) -> str:
+    """Return a file with this user."""
     document = {
         "current-context": "it",
         "clusters": [{"name": "it", "cluster": {"server": server}}],
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "users": [{"name": "it", "user": {"exec": program}}],
+        "users": [{"name": "it", "user": user}],
     }
     path = folder / "kubeconfig"
     path.write_text(json.dumps(document))
@@ -91,3 +96,34 @@ async def test_a_busy_api_says_when_to_ask_again(
                 await api.list("MCPServer")
 
     assert caught.value.retry_after == 7
+
+
+async def test_a_kubeconfig_that_is_replaced_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        status, body = b"401 Unauthorized", b'{"kind": "Status", "code": 401}'
+        if b"Bearer newer" in head:
+            status, body = b"200 OK", b'{"metadata": {"resourceVersion": "7"}, "items": []}'
+        writer.write(
+            b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+            b"Connection: close\r\n\r\n%b" % (status, len(body), body)
+        )
+        writer.close()
+
+    async def fails(message: str) -> None:
+        with pytest.raises(KubernetesFailure, match=message):
+            await api.list("MCPServer")
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        there = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("KUBECONFIG", kubeconfig_of(tmp_path, {"token": "old"}, _NOBODY))
+        async with open_api("apps") as api:
+            path = Path(kubeconfig_of(tmp_path, {"token": "old"}, there))
+            await fails("can't be reached")  # at the earlier address
+            path.write_text("")  # while it is being written
+            await fails("Its token is missing")
+            kubeconfig_of(tmp_path, {"token": "newer"}, there)
+            await fails("Its token is missing")
+            assert (await api.list("MCPServer")).version == "7"

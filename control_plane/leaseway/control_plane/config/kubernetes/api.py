@@ -13,11 +13,13 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import httpx2
 import lightkube
 import yaml
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.coordination_v1 import LeaseSpec
@@ -43,6 +45,8 @@ _PAGES: Final = 6
 """Timeouts of one request that a list may take, which may have many pages."""
 _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 """Raised by the library for a malformed file, answer of the API, or output of the plugin."""
+_UNUSABLE: Final = (ConfigError, OSError, yaml.YAMLError, *_MALFORMED)
+"""Raised for a file, or a pod's service account, that names no API."""
 _PLUGIN: Final = "the program that KUBECONFIG names for credentials"
 _MAX_SILENCE: Final = 60.0
 """Seconds without an event until a watch ends: its connection may be dead."""
@@ -90,10 +94,8 @@ async def open_api(namespace: str, timeout: float = _TIMEOUT) -> AsyncIterator[K
         KubernetesFailure: No API is configured.
     """
     try:
-        client = lightkube.AsyncClient(
-            namespace=namespace, timeout=httpx2.Timeout(timeout), field_manager="leaseway"
-        )
-    except (ConfigError, OSError, yaml.YAMLError, *_MALFORMED) as error:
+        client = ApiClient(namespace, timeout)
+    except _UNUSABLE as error:
         reason = str(error) or type(error).__name__
         advice = "Run this in a pod, or set KUBECONFIG."
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
@@ -107,6 +109,93 @@ async def open_api(namespace: str, timeout: float = _TIMEOUT) -> AsyncIterator[K
         await client.close()
 
 
+class ApiClient:
+    """The library's client of the API that this process's environment names.
+
+    The library reads the file of KUBECONFIG once: its token, certificates and address. Other
+    programs replace them, so the file is read again after a failure that this may mend.
+
+    Args:
+        namespace: The namespace of requests that name none.
+        timeout: Seconds for one answer.
+    """
+
+    def __init__(self, namespace: str, timeout: float) -> None:
+        self._open = partial(
+            lightkube.AsyncClient,
+            namespace=namespace,
+            timeout=httpx2.Timeout(timeout),
+            field_manager="leaseway",
+        )
+        self._newest = self._open(_config())
+        self._earlier: lightkube.AsyncClient | None = None
+        """The one before, which watches may still use."""
+
+    async def close(self) -> None:
+        for client in filter(None, (self._newest, self._earlier)):
+            await client.close()
+
+    @contextlib.asynccontextmanager
+    async def request(
+        self,
+        request: str,
+        *,
+        ignored: tuple[int, ...] = (),
+        raw: tuple[int, ...] = (),
+        timeout: float | None = _TIMEOUT,
+    ) -> AsyncIterator[lightkube.AsyncClient]:
+        """Yield the client for one request; turn the library's errors into `KubernetesFailure`.
+
+        Those with a `raw` status pass. The timeout is in seconds, and includes a program that
+        KUBECONFIG names for credentials.
+        """
+        client = self._newest
+        try:
+            async with asyncio.timeout(timeout):
+                yield client
+        except ApiError as error:
+            code = error.status.code or 0
+            if code in raw:
+                raise
+            if code == 401:
+                await self._replace(client, refused=True)
+            if code not in ignored:
+                raise _refusal(request, code, error.status.message or "", error.response) from None
+        except httpx2.HTTPStatusError as error:  # the library raises this one for watches
+            answer = error.response
+            if answer.status_code == 401:
+                await self._replace(client, refused=True)
+            raise _refusal(request, answer.status_code, answer.reason_phrase, answer) from None
+        except (httpx2.HTTPError, ConfigError, OSError) as error:
+            await self._replace(client, refused=False)
+            reason = str(error) or type(error).__name__
+            if isinstance(error, TimeoutError):
+                reason = f"{reason}, also if {_PLUGIN} does not end"
+            raise KubernetesFailure(
+                f"The Kubernetes API can't be reached to {request}: {reason}."
+            ) from None
+        except _MALFORMED as error:
+            raise KubernetesFailure(
+                f"The Kubernetes API did not {request}: its answer, or what {_PLUGIN} has written, "
+                f"can't be read ({type(error).__name__}: {error})."
+            ) from None
+
+    async def _replace(self, failed: lightkube.AsyncClient, *, refused: bool) -> None:
+        if failed is not self._newest:
+            return  # another request has failed with it
+        with contextlib.suppress(*_UNUSABLE):  # a file that is being replaced
+            config = _config()
+            if not refused and config == failed.config:
+                return  # a new client would only run the program for credentials once more
+            earlier, self._newest, self._earlier = self._earlier, self._open(config), failed
+            if earlier is not None:
+                await earlier.close()
+
+
+def _config() -> SingleConfig | None:
+    return KubeConfig.from_env().get()
+
+
 def _generic(kind: ResourceKind) -> type[GenericNamespacedResource]:
     return create_namespaced_resource(GROUP, VERSION, kind, KINDS[kind])
 
@@ -114,9 +203,7 @@ def _generic(kind: ResourceKind) -> type[GenericNamespacedResource]:
 class KubernetesApi:
     """The API's custom resources and events in one namespace."""
 
-    def __init__(
-        self, client: lightkube.AsyncClient, namespace: str, timeout: float = _TIMEOUT
-    ) -> None:
+    def __init__(self, client: ApiClient, namespace: str, timeout: float = _TIMEOUT) -> None:
         self.client = client
         self.namespace = namespace
         self._timeout = timeout
@@ -129,8 +216,8 @@ class KubernetesApi:
             KubernetesFailure: They cannot be listed.
         """
         request = f"list {KINDS[kind]} of the namespace {self.namespace}"
-        async with _failures(request, timeout=_PAGES * self._timeout):
-            found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
+        async with self.client.request(request, timeout=_PAGES * self._timeout) as client:
+            found = client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
             resources = tuple([parse_resource(kind, item) async for item in found])
             return CustomResourceList(resources, found.resourceVersion)
 
@@ -144,15 +231,15 @@ class KubernetesApi:
         Raises:
             KubernetesFailure: They cannot be watched, or the version is too old.
         """
-        watch = self.client.watch(
-            self._types[kind],
-            namespace=self.namespace,
-            resource_version=version,
-            server_timeout=int(_MAX_SILENCE * 2),
-        )
-        events = aiter(watch)
         request = f"watch {KINDS[kind]} of the namespace {self.namespace}"
-        async with _failures(request, timeout=None):
+        async with self.client.request(request, timeout=None) as client:
+            watch = client.watch(
+                self._types[kind],
+                namespace=self.namespace,
+                resource_version=version,
+                server_timeout=int(_MAX_SILENCE * 2),
+            )
+            events = aiter(watch)
             while True:
                 try:
                     async with asyncio.timeout(_MAX_SILENCE):
@@ -174,8 +261,10 @@ class KubernetesApi:
             {"op": "add", "path": "/status", "value": dict(status)},
         ]
         try:
-            async with _failures(request, ignored=(404,), raw=(422,), timeout=self._timeout):
-                await self.client.patch(
+            async with self.client.request(
+                request, ignored=(404,), raw=(422,), timeout=self._timeout
+            ) as client:
+                await client.patch(
                     self._types[resource.kind].Status,
                     resource.name,
                     patch,
@@ -217,22 +306,23 @@ class KubernetesApi:
             reportingController=_CONTROLLER,
             reportingInstance=os.environ.get("HOSTNAME") or socket.gethostname(),
         )
-        async with _failures(f"create an event about {resource}", timeout=self._timeout):
-            await self.client.create(event)
+        request = f"create an event about {resource}"
+        async with self.client.request(request, timeout=self._timeout) as client:
+            await client.create(event)
 
 
 class KubernetesLease:
     """The Lease object of the leader election."""
 
-    def __init__(self, client: lightkube.AsyncClient, namespace: str, name: str) -> None:
+    def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self._client = client
         self._namespace = namespace
         self._name = name
 
     async def read(self) -> LeaseRecord | None:
         try:
-            async with self._failures("read"):
-                return _record(await self._client.get(Lease, self._name, namespace=self._namespace))
+            async with self._request("read") as client:
+                return _record(await client.get(Lease, self._name, namespace=self._namespace))
         except _LeaseNotFound:
             return None
 
@@ -240,13 +330,13 @@ class KubernetesLease:
         """Create the Lease and return it as stored."""
         lease = self._lease(record)
         lease.spec.acquireTime = lease.spec.renewTime  # type: ignore[union-attr]
-        async with self._failures("create"):
-            return _record(await self._client.create(lease))
+        async with self._request("create") as client:
+            return _record(await client.create(lease))
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
         """Write the Lease, if it still has the record's version."""
-        async with self._failures("write"):
-            return _record(await self._client.replace(self._lease(record)))
+        async with self._request("write") as client:
+            return _record(await client.replace(self._lease(record)))
 
     def _lease(self, record: LeaseRecord) -> Lease:
         metadata = ObjectMeta(
@@ -261,12 +351,13 @@ class KubernetesLease:
         return Lease(metadata=metadata, spec=spec)
 
     @contextlib.asynccontextmanager
-    async def _failures(self, verb: str) -> AsyncIterator[None]:
+    async def _request(self, verb: str) -> AsyncIterator[lightkube.AsyncClient]:
         try:
             # Only a read may find none: a write without its namespace has failed.
             raw = (404,) if verb == "read" else (409,)
-            async with _failures(f"{verb} the Lease {self._namespace}/{self._name}", raw=raw):
-                yield
+            request = f"{verb} the Lease {self._namespace}/{self._name}"
+            async with self._client.request(request, raw=raw) as client:
+                yield client
         except ApiError as error:
             if error.status.code == 409:
                 raise LeaseConflict from None
@@ -290,44 +381,6 @@ def _record(lease: Lease) -> LeaseRecord:
         created=0 if made is None else int(made.timestamp()),
         version=metadata.resourceVersion or "",
     )
-
-
-@contextlib.asynccontextmanager
-async def _failures(
-    request: str,
-    *,
-    ignored: tuple[int, ...] = (),
-    raw: tuple[int, ...] = (),
-    timeout: float | None = _TIMEOUT,
-) -> AsyncIterator[None]:
-    """Turn the library's errors into `KubernetesFailure`; those with a `raw` status pass.
-
-    The timeout is in seconds, and includes a program that KUBECONFIG names for credentials.
-    """
-    try:
-        async with asyncio.timeout(timeout):
-            yield
-    except ApiError as error:
-        code = error.status.code or 0
-        if code in raw:
-            raise
-        if code not in ignored:
-            raise _refusal(request, code, error.status.message or "", error.response) from None
-    except httpx2.HTTPStatusError as error:  # the library raises this one for watches
-        answer = error.response
-        raise _refusal(request, answer.status_code, answer.reason_phrase, answer) from None
-    except (httpx2.HTTPError, ConfigError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        if isinstance(error, TimeoutError):
-            reason = f"{reason}, also if {_PLUGIN} does not end"
-        raise KubernetesFailure(
-            f"The Kubernetes API can't be reached to {request}: {reason}."
-        ) from None
-    except _MALFORMED as error:
-        raise KubernetesFailure(
-            f"The Kubernetes API did not {request}: its answer, or what {_PLUGIN} has written, "
-            f"can't be read ({type(error).__name__}: {error})."
-        ) from None
 
 
 def _refusal(
