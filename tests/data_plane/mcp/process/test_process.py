@@ -183,6 +183,22 @@ async def test_members_of_a_sandbox_are_found_in_a_thread(
     await reaper.close()
 
 
+async def test_the_kernel_kills_a_server_before_its_worker_if_memory_runs_out() -> None:
+    def score(process: object) -> int:
+        return int(Path(f"/proc/{process}/oom_score_adj").read_text())
+
+    reaper = Reaper()
+    server = await ServerProcess.start(
+        "s", Launch(("cat",), dict(os.environ)), StderrTail(), reaper
+    )
+    assert score(server.pid) == min(score("self") + 300, 1000)
+    server.stdin.close()
+    async with asyncio.timeout(BOUND):
+        await server.stop()
+    server.stdout.close()
+    await reaper.close()
+
+
 async def test_a_stopped_reaper_is_replaced_and_never_blocks_the_worker() -> None:
     reaper = Reaper()
     first = reaper.pid

@@ -41,6 +41,8 @@ STOP_GRACE: Final = 2.0
 """Seconds from closing standard input to SIGTERM, and from there to SIGKILL."""
 
 _REAP_TIMEOUT: Final = 5.0
+_OOM_MARGIN: Final = 300
+"""Thousandths of all memory by which a server seems larger than it is when memory runs out."""
 
 
 class ServerProcess:
@@ -285,7 +287,7 @@ class _StderrReader(asyncio.Protocol):
 
 
 def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
+    popen = subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
         list(launch.command),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -295,6 +297,11 @@ def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
         bufsize=0,
         start_new_session=True,
     )
+    # If memory runs out, the kernel kills the largest process, which would be the worker.
+    with contextlib.suppress(OSError):  # not Linux, or a program that changes its user
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        Path(f"/proc/{popen.pid}/oom_score_adj").write_text(str(min(own + _OOM_MARGIN, 1000)))
+    return popen
 
 
 def _spawn_fault(server: str, program: str, error: Exception) -> Fault:
