@@ -24,6 +24,7 @@ _EVERYTHING = (
     "--set=front.enabled=true",
     "--set=front.hosts={mcp.example.com}",
     "--set=serviceMonitor.adapterRules=true",
+    "--set=prometheusRule.enabled=true",
     "--set=workers.gpu.autoscaling.kind=hpa",
     "--set=workers.big.autoscaling.kind=keda",
     "--set=workers.big.labels.zone=a",
@@ -38,7 +39,7 @@ _EVERYTHING = (
     '--set-json=networkPolicy.clients.namespaceSelector={"matchLabels":{"team":"a"}}',
 )
 _TLS = ("--set=tls.certManager.enabled=true", "--set=tls.certManager.issuerRef.name=ca")
-_OF_OTHERS = ("ServiceMonitor", "ScaledObject", "Certificate")
+_OF_OTHERS = ("ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate")
 """Kinds without a schema in Kubernetes."""
 
 
@@ -379,6 +380,13 @@ def test_the_jobs_of_all_releases_are_those_of_the_alerts(helm: str) -> None:
 
     known = yaml.safe_load((ROOT / "deploy/observability/prometheus.yaml").read_text())
     assert scraped == {config["job_name"] for config in known["scrape_configs"]}
+
+
+def test_the_alerts_are_a_resource_of_the_prometheus_operator(helm: str) -> None:
+    options = ("--set=prometheusRule.enabled=true", "--set-string=prometheusRule.labels.release=1")
+    (rule,) = of_kind(render(helm, *options), "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "1"
+    assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text(encoding="utf-8"))
 
 
 def test_a_name_that_is_too_long_for_a_common_name_is_left_to_the_dns_names(helm: str) -> None:

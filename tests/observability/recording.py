@@ -21,7 +21,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.observability.declared_metrics import ROOT, declared_metrics
 
-RULES = ROOT / "deploy" / "observability" / "alerts.yaml"
+RULES = ROOT / "deploy" / "chart" / "leaseway" / "alerts.yaml"
 _DASHBOARDS = ROOT / "deploy" / "observability" / "dashboards"
 _PATIENCE = 1.5
 _DIGITS = 4

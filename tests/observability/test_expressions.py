@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import yaml
 from tests.observability.declared_metrics import ROOT, declared_metrics, declared_names
-from tests.observability.recording import dashboard_expressions, rules
+from tests.observability.recording import RULES, dashboard_expressions, rules
 from tests.observability.span_metrics import FOLDER, span_metrics
 
 _OF_PROMETHEUS = frozenset({"job", "instance", "le"})
@@ -119,7 +119,7 @@ def test_the_rules_that_prometheus_reads_are_there() -> None:
     for name in prometheus["rule_files"]:
         assert (FOLDER / name).is_file()
     jobs = {scrape_config["job_name"] for scrape_config in prometheus["scrape_configs"]}
-    text = (FOLDER / "alerts.yaml").read_text(encoding="utf-8")
+    text = RULES.read_text(encoding="utf-8")
     assert set(re.findall(r'job="([^"]+)"', text)) <= jobs
 
 
