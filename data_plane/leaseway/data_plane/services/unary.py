@@ -167,7 +167,7 @@ def _media(item: dict[str, Any]) -> execution_pb2.Media | None:
     declared = item.get("mimeType")
     mime_type = declared if isinstance(declared, str) else ""
     ref, length = item.get("artifact"), item.get("byteLength")
-    if isinstance(ref, str) and isinstance(length, int) and 0 <= length <= bounds.MAX_ARTIFACT:
+    if isinstance(ref, str) and type(length) is int and 0 <= length <= bounds.MAX_ARTIFACT:
         return execution_pb2.Media(mime_type=mime_type, artifact=ref, byte_length=length)
     data = item.get("data")
     if not isinstance(data, str):

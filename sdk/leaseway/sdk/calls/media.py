@@ -111,7 +111,7 @@ def _media(item: dict[str, Any]) -> Media | None:
     declared = item.get("mimeType")
     mime_type = media_type(declared) if isinstance(declared, str) else ""
     ref, length, data = item.get("artifact"), item.get("byteLength"), item.get("data")
-    if isinstance(ref, str) and isinstance(length, int):
+    if isinstance(ref, str) and type(length) is int:
         return Media(kind=kind, mime_type=mime_type, byte_length=length, artifact=ref, data=None)
     if not isinstance(data, str):
         return None
