@@ -34,6 +34,7 @@ class FakeTool:
     idempotent: bool = False
     read_only: bool = False
     call_timeout: float | None = None
+    workers: list[FakeWorker] | None = None
 
 
 class FakeControlPlane(
@@ -223,7 +224,8 @@ class FakeControlPlane(
                 if self.worker_set and request.takes_worker_sets:
                     resolved.worker_set = self.worker_set
                 else:
-                    resolved.workers.extend(worker.ref for worker in self.workers)
+                    workers = self.workers if tool.workers is None else tool.workers
+                    resolved.workers.extend(worker.ref for worker in workers)
         if self.worker_set and self.worker_set not in request.known_worker_sets:
             refs = [worker.ref for worker in self.workers]
             answer.worker_sets.add(id=self.worker_set, workers=refs)

@@ -194,3 +194,15 @@ async def test_a_removed_tool_is_not_found(
         await client.call_tool("time_now")
     assert len(worker.calls) == 3
     assert len(plane.resolves) == 2
+
+
+async def test_a_login_goes_to_a_worker_that_serves_the_named_server_or_to_any(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers = [worker, second]
+    plane.add("mcp_admin", "mcp_login", idempotent=True)
+    plane.add("mail", "mcp_login", workers=[second])
+    for server_id in ("mail", "mail", "mail", "unknown"):
+        await client.call_tool("mcp_admin:mcp_login", {"serverId": server_id})
+    assert [call.server_id for call in second.calls[:3]] == ["mcp_admin"] * 3
+    assert len(worker.calls) + len(second.calls) == 4

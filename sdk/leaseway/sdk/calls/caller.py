@@ -33,9 +33,10 @@ from leaseway.wire.bounds import BATCH_SIZE, CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CA
 from leaseway.wire.channels.trace_context import NO_TRACE, headers_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
-from leaseway.wire.messages.admin import release_target
+from leaseway.wire.messages.admin import LOGIN_TOOL, named_server
 from leaseway.wire.messages.frames import head_field
 from leaseway.wire.messages.states import LEASE_ENDED
+from leaseway.wire.names import qualified
 from leaseway.wire.status import fault_from_status
 
 _MAX_CACHED: Final = 1024
@@ -183,7 +184,7 @@ class CallRunner:
 
     def _can_begin(self, way: CallWay, target: Target) -> bool:
         """Return whether calls of a target, new or changed, can begin without a task."""
-        if target.releases:
+        if target.own_tool:
             return False
         way.target, way.user, way.fields = target, self._users.default, b""
         way.timeout_ms = max(1, int(target.call_timeout * 1000))
@@ -245,8 +246,8 @@ class CallRunner:
             state.open_ended = False
             state.deadline = at + target.call_timeout
         lease_id = ""
-        if target.releases:
-            link = state.link = await self._route_release(state, target, at)
+        if target.own_tool:
+            link = state.link = await self._route_own_tool(state, target, at)
             lease_id = state.release.lease_id if state.release is not None else ""
         elif target.shared and not (
             (known := self._sessions.get(state.session)) is not None
@@ -344,15 +345,35 @@ class CallRunner:
             state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
 
-    async def _route_release(self, state: CallState, target: Target, at: float) -> WorkerLink:
+    async def _route_own_tool(self, state: CallState, target: Target, at: float) -> WorkerLink:
+        """Return the worker for a call of one of Leaseway's own tools, by the server it names."""
+        server_id = named_server(state.payload)
+        if server_id is None:
+            return self._pool.pick(target.workers, state.avoid)
+        if target.own_tool == LOGIN_TOOL:
+            workers = await self._login_workers(state, target, server_id)
+            return self._pool.pick(workers, state.avoid)
+        return await self._route_release(state, target, server_id, at)
+
+    async def _login_workers(
+        self, state: CallState, target: Target, server_id: str
+    ) -> ServingWorkers:
+        """Return the workers that serve a server with logins, or all if that is not known."""
+        try:
+            name = qualified(server_id, LOGIN_TOOL)
+            found = await self._resolver.resolve(name, state.deadline, state.user)
+        except Fault:
+            return target.workers
+        return found.workers
+
+    async def _route_release(
+        self, state: CallState, target: Target, server_id: str, at: float
+    ) -> WorkerLink:
         """Return the worker that holds the lease which a call of `mcp_release` releases.
 
         The worker of a lease that another client of the session acquired is requested from the
         control plane. If it does not answer, the call is sent to any worker (design.md#leases).
         """
-        server_id = release_target(state.payload)
-        if server_id is None:
-            return self._pool.pick(target.workers, state.avoid)
         key = self._leases.key(state.session, server_id)
         lease = self._leases.book.find_held(state.session, server_id, at)
         if lease is not None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from leaseway.sdk.transport.workers import ServingWorkers, worker_from_proto
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT
-from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.timing.durations import seconds
 
 
@@ -53,6 +53,7 @@ class Target:
             always true for reading a prompt or a resource.
         head: The fields that all calls to the target share, as a serialized `CallHead`.
         what: The server and the tool, prompt or resource, for messages.
+        own_tool: The tool of Leaseway's own toolset that it is, or empty.
         of_user: Whether the name may mean something else for another user.
         user: The user for whom it was resolved; empty for the client's own or none.
         stale: Whether the name must be resolved again before its next use.
@@ -66,10 +67,10 @@ class Target:
         "item",
         "of_user",
         "original_name",
+        "own_tool",
         "refresh_at",
         "refused",
         "registry_version",
-        "releases",
         "repeatable",
         "server_id",
         "shared",
@@ -94,7 +95,7 @@ class Target:
         self.server_id = tool.server_id
         self.original_name = tool.original_name
         self.shared = tool.shared
-        self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
+        self.own_tool = tool.original_name if tool.server_id == ADMIN_TOOLSET else ""
         self.repeatable = tool.idempotent or tool.read_only
         self.call_timeout = seconds(tool.call_timeout) or CALL_TIMEOUT
         self.workers = workers if workers is not None else serving_workers(tool.workers)

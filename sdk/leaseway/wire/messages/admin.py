@@ -138,8 +138,8 @@ def reminder(server_id: str) -> str:
     )
 
 
-def release_target(arguments: bytes) -> str | None:
-    """Return the server in the arguments of `mcp_release`, or None if they are invalid."""
+def named_server(arguments: bytes) -> str | None:
+    """Return the server in the arguments of one of the tools, or None if they are invalid."""
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):

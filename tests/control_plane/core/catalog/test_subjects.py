@@ -165,6 +165,17 @@ def test_a_name_of_a_server_without_a_login_is_left_to_the_worker_which_asks_for
     )
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_workers_for_a_login_are_found_by_the_servers_name(is_first: bool) -> None:
+    state = awaiting(mail())[0] if is_first else serving(mail())
+    tell(state, ANNA, listing("of_anna"))
+    for user in ("anna", "bob"):
+        reader = Reader("acme", user=user)
+        found = find_name(state, "acme", "mail:mcp_login", START, reader=reader)
+        assert isinstance(found, NamedTarget)
+        assert found.served.key == MAIL
+
+
 def test_who_does_not_see_a_server_is_offered_no_first_login() -> None:
     hidden = replace(mail(), policy=ServerPolicy(grants={"acme": Grant()}))
     state, _ = awaiting(hidden)

@@ -270,6 +270,9 @@ def _find_qualified(
     target = view.qualified(server_id, original, kind)
     if target is not None:
         return target
+    if original == LOGIN_TOOL and kind is TOOLS and served.spec.part.auth.logs_in:
+        # Clients find its workers by this name, to call `mcp_login` there.
+        return NamedTarget(served, ExposedName(original, f"{server_id}:{original}"), kind)
     if served.awaits_tenant:  # no worker lists it in the middle of a call
         message = (
             f"Server '{server_id}' lists what it has once tenant '{tenant}' has logged in: call"
