@@ -242,9 +242,10 @@ async def test_offline_access_is_not_requested_where_it_is_offered_and_not_given
         assert query_of(begun.url)["scope"] == "tools files"
         await in_thread(finish_login, begun, {"code": "planted-code"}, store)
     assert len(registering.registered) == (1 if is_told else 2)
-    other = replace(wanted, tenant="other", client=Client("theirs"))
-    begun = await in_thread(begin_login, other, store, CONSOLE)
-    assert "offline_access" in query_of(begun.url)["scope"]
+    for client in () if is_told else (Client(""), Client("theirs")):
+        other = replace(wanted, tenant="other", client=client)
+        begun = await in_thread(begin_login, other, store, CONSOLE)
+        assert "offline_access" in query_of(begun.url)["scope"]
 
 
 @pytest.mark.parametrize("secret", ["", "word"])

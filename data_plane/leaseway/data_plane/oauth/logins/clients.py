@@ -161,7 +161,9 @@ class PlannedLogin:
         return LoginClient(_client_of(registered), registered)
 
     def _register(self, web: Web, redirect: str) -> RegisteredClient:
-        server, scopes = self.server, self.scopes
+        server = self.server
+        # A login that has to do without `offline_access` shares its client with those that have it.
+        scopes = tuple(dict.fromkeys((*self.scopes, *_offline(server))))
         if not server.registration_endpoint:
             raise AuthorizationError(
                 f"the authorization server {server.issuer} registers no clients:"
@@ -270,8 +272,11 @@ def offered(wanted: Wanted, server: AuthorizationServer, scopes: Sequence[str]) 
         return tuple(scopes)
     if _asked(wanted, server) in _refusing:
         return tuple(scope for scope in scopes if scope != OFFLINE_ACCESS)
-    added = (OFFLINE_ACCESS,) if OFFLINE_ACCESS in server.scopes else ()
-    return tuple(dict.fromkeys((*scopes, *added)))
+    return tuple(dict.fromkeys((*scopes, *_offline(server))))
+
+
+def _offline(server: AuthorizationServer) -> tuple[str, ...]:
+    return (OFFLINE_ACCESS,) if OFFLINE_ACCESS in server.scopes else ()
 
 
 def keep(client: LoginClient, store: ClientStore, subject: str) -> None:
