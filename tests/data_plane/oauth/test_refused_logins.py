@@ -123,6 +123,40 @@ async def test_a_403_that_asks_for_nothing_costs_nobody_a_login_that_cannot_be_r
     assert not kept.ended
 
 
+async def test_a_403_whose_renewal_fails_for_a_moment_leaves_no_problem() -> None:
+    away = AuthorizationError("it is away", is_outage=True)
+    answers: list[TokenAnswer | AuthorizationError] = [TokenAnswer("good", 3_600.0), away]
+
+    def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        answer = answers.pop(0)
+        if isinstance(answer, AuthorizationError):
+            raise answer
+        return answer
+
+    class Problems(IgnoredProblems):
+        open: Fault | None = None
+
+        def report(self, fault: Fault) -> None:
+            self.open = fault
+
+        def clear(self) -> None:
+            self.open = None
+
+    now = 100.0
+    tokens, problems = Tokens(obtain, lambda: now), Problems()
+    spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url="http://h", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h"), problems)
+    assert grant is not None
+    assert await grant.refused(None, 401, REFUSED)
+    good = await grant.credential()
+    now += 60
+    assert not await grant.refused(good, 403, {})
+    assert not answers
+    assert problems.open is None
+    assert await grant.credential() is good
+    await tokens.aclose()
+
+
 async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:
     attempts: list[Attempt] = []
 

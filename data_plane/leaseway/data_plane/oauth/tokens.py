@@ -465,14 +465,13 @@ class _Grant:
         is_due = self._running is None and self._doubt.is_due(token, self._now(), is_new=is_new)
         if not is_due and self._running is None:
             return False
-        refused, failures = token.answer.access_token, self._failures
-        challenge = self._challenge or Challenge(401)
+        refused, challenge = token.answer.access_token, self._challenge or Challenge(401)
         try:
             found = await self._renewed(Attempt(challenge, self._scopes, refused, is_doubted=True))
         except Fault as fault:
             if fault.reason is Reason.LOGIN_REQUIRED:
                 raise
-            self._failures, self._not_before = failures, 0.0  # the server has answered, after all
+            self._end_fault()  # the server has answered, after all
             return False
         if is_due:
             self._doubt.end(found)
