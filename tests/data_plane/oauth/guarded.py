@@ -35,6 +35,7 @@ class Guarded:
         status: Of the plain API.
         unknown: The status of requests without any token.
         invalid: The status of requests with a token that it does not accept.
+        says: The body of such refusals.
         pushed: What logins sent before their page, with the `Authorization` headers.
         registered: What clients have been registered with.
         registration: More members of the answers to registrations.
@@ -60,6 +61,7 @@ class Guarded:
         self.status = 200
         self.unknown = 401
         self.invalid = 401
+        self.says = ""
         self.pushed: list[tuple[dict[str, str], str | None]] = []
         self.registered: list[dict[str, Any]] = []
         self.registration: dict[str, Any] = {}
@@ -192,7 +194,8 @@ class Guarded:
             self.refused += 1
             headers = {"WWW-Authenticate": f'Bearer error="invalid_token", {metadata}'}
             status = self.invalid if token else self.unknown
-            return web.Response(status=status, headers=headers if self.challenge else {})
+            headers = headers if self.challenge else {}
+            return web.Response(status=status, headers=headers, text=self.says)
         if method == "tools/call" and not {self.needed} <= {"", *scopes}:
             self.refused += 1
             said = f'Bearer error="insufficient_scope", scope="{self.needed}", {metadata}'

@@ -193,6 +193,34 @@ async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
     await instance.close()
 
 
+@pytest.mark.parametrize(
+    ("says", "is_replaced"),
+    [
+        ('{"error":"server_error","error_description":"Internal Server Error"}', True),
+        ('{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"server_error"}}', False),
+        ("server_error", False),
+    ],
+)
+async def test_a_server_that_failed_to_check_a_token_gets_another_one_once_in_a_while(
+    bench: Bench, guarded: Guarded, says: str, is_replaced: bool
+) -> None:
+    clock = Clock()
+    instance = await started(bench, spec_of(guarded), ENVIRONMENT, Tokens(now=clock))
+    guarded.invalid, guarded.challenge, guarded.says = 500, False, says
+    guarded.accepted.clear()
+    clock.now += 60
+    fault = (await call(instance)).fault
+    assert (fault is None) is is_replaced
+    for _ in range(3):
+        guarded.accepted.clear()
+        fault = (await call(instance)).fault
+        assert fault is not None
+        assert ("check its token" in fault.message) is is_replaced
+        assert "server_error" in fault.message
+    assert len(guarded.granted) == 1 + is_replaced
+    await instance.close()
+
+
 async def test_a_token_that_expires_soon_is_renewed_while_calls_use_it(
     bench: Bench, guarded: Guarded
 ) -> None:

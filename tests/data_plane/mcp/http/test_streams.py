@@ -154,6 +154,10 @@ class Served:
         """Return whether nothing follows."""
         return True
 
+    def at_eof(self) -> bool:
+        """Return whether everything was read."""
+        return False
+
     async def iter_any(self) -> AsyncIterator[bytes]:
         """Yield an event without a message, or the answer."""
         if not self.asked:

@@ -7,6 +7,7 @@ import enum
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final, Literal
 
 import aiohttp
@@ -18,6 +19,7 @@ from yarl import URL
 from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.kinds.remote.http.errors import (
     CONNECTION_ERRORS,
+    is_token_unchecked,
     redirect_target,
     unreadable,
 )
@@ -108,15 +110,16 @@ class HttpEndpoint:
             credential = await authorization.credential()
             self.lacks_token = False
             response = await self._follow(method, sent, body, credential)
-            if not is_refused(response.status, response.headers):
-                return response
+            status = response.status
+            if not is_refused(status, response.headers):
+                if credential is None or not await is_token_unchecked(response):
+                    return response
+                status = HTTPStatus.FORBIDDEN  # it may be the token, or not
             if body is not None:
                 body.mark_written(False)  # the server did nothing with it
             try:
                 self.lacks_token = True
-                is_renewed = await authorization.refused(
-                    credential, response.status, response.headers
-                )
+                is_renewed = await authorization.refused(credential, status, response.headers)
                 self.lacks_token = False
             except BaseException:
                 response.release()

@@ -33,6 +33,7 @@ MAX_BODY: Final = bounds.MAX_LINE
 _ERROR_TIME: Final = 5.0
 """Seconds in which the body of an error must come."""
 
+_MAX_OAUTH_ERROR: Final = 4 << 10
 _MAX_LINE: Final = 300
 _REDACTED_BYTES: Final = 16 << 10
 """Bytes that are searched for secrets before a line is cut."""
@@ -53,6 +54,10 @@ _CHALLENGED: Final = (
 _WEB_PAGE: Final = (
     "that is a web page, as of a firewall or proxy before a server; check url and headers in its "
     "entry, and ask whoever runs it whether requests from the worker are admitted"
+)
+_UNCHECKED: Final = (
+    "it failed to check its token, which may be one that it does not know any more; if that lasts, "
+    "give it another one, such as by a new login"
 )
 _HINTS: Final[Mapping[int, str]] = {
     401: "it requires a credential, or another one; set it in its entry, such as "
@@ -103,6 +108,8 @@ async def read_error(server: str, response: aiohttp.ClientResponse) -> bytes:
     Raises:
         Fault: RESULT_TOO_LARGE.
     """
+    if response.content.at_eof():  # it was read before, or there is none
+        return await response.read()
     parts: list[bytes] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(_ERROR_TIME):
@@ -139,6 +146,36 @@ def rpc_error(body: bytes) -> JsonRpcMessage | None:
     except (ValueError, RecursionError):
         return None  # an HTML page, say
     return message
+
+
+class _OAuthError(msgspec.Struct):
+    error: str
+
+
+_decode_oauth_error: Final = msgspec.json.Decoder(_OAuthError).decode
+
+
+async def is_token_unchecked(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a server failed while it checked the token of a request; `read_error` follows.
+
+    The official TypeScript package says so whenever a verifier rejects a token with an error of its
+    own, as most do that know a token no more.
+    """
+    length = response.content_length or _MAX_OAUTH_ERROR + 1
+    if response.status != HTTPStatus.INTERNAL_SERVER_ERROR or length > _MAX_OAUTH_ERROR:
+        return False
+    try:
+        async with asyncio.timeout(_ERROR_TIME):
+            return _says_unchecked(await response.read())
+    except TimeoutError:
+        return False
+
+
+def _says_unchecked(body: bytes) -> bool:
+    try:
+        return _decode_oauth_error(body).error == "server_error"
+    except ValueError:
+        return False
 
 
 def first_line(body: bytes) -> str:
@@ -228,6 +265,8 @@ def _hint(status: int, headers: Mapping[str, str], body: bytes) -> str:
             return _WEB_PAGE
         if _names_host(body[:_REDACTED_BYTES]):
             return _WRONG_HOST
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and _says_unchecked(body):
+        return _UNCHECKED
     challenge = challenge_of(status, headers)
     if challenge.error == INSUFFICIENT_SCOPE:
         scope = described(challenge.scope)
