@@ -123,6 +123,34 @@ async def test_a_403_that_asks_for_nothing_costs_nobody_a_login_that_cannot_be_r
     assert not kept.ended
 
 
+async def test_a_server_is_listed_with_the_next_login_if_it_refuses_everything_to_the_first(
+    store: LoginStore,
+) -> None:
+    def log_in(tenant: str, granted_at: float) -> None:
+        wanted = Wanted(
+            server="mail", url="http://h/mcp", auth=AUTH, client=Client(""), tenant=tenant
+        )
+        store.write(Login(wanted.login, access_token=f"of {tenant}", granted_at=granted_at))
+
+    sealed = SealedTokens(store)
+    tokens = Tokens(sealed, granted=sealed.granted)
+    spec = server_spec(VariantKey("mail"), "streamable_http", url="http://h/mcp", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h/mcp"), IgnoredProblems())
+    assert grant is not None
+    log_in("acme", 1.0)
+    assert await grant.refused(None, 401, REFUSED)
+    for tenant, granted_at in (("beta", 2.0), ("alpha", 3.0)):
+        sent = await grant.credential()
+        assert not await grant.refused(sent, 403, {})
+        log_in(tenant, granted_at)
+        await tokens.follow_logins()
+        assert await grant.refused(sent, 403, {})
+        credential = await grant.credential()
+        assert credential is not None
+        assert credential.header == f"Bearer of {tenant}"
+    await tokens.aclose()
+
+
 async def test_a_403_whose_renewal_fails_for_a_moment_leaves_no_problem() -> None:
     away = AuthorizationError("it is away", is_outage=True)
     answers: list[TokenAnswer | AuthorizationError] = [TokenAnswer("good", 3_600.0), away]

@@ -69,6 +69,12 @@ class Wanted:
         return self.auth.dpop == ALWAYS
 
     @property
+    def is_of_anybody(self) -> bool:
+        """Whether any login will do: it is wanted to list a server that acts for people."""
+        auth = self.auth
+        return auth.logs_in and not self.user and (not self.tenant or auth.subject == "user")
+
+    @property
     def login(self) -> LoginKey:
         """The key of its sealed token."""
         auth = self.auth

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -160,7 +160,7 @@ class SealedTokens:
         if self._store is None:
             raise AuthorizationError("this worker has no vault for logins", is_lasting=True)
         try:
-            wanted = self._with_subject(self._store, wanted)
+            wanted = self._with_subject(self._store, wanted, attempt)
             _login_in(self._store, wanted)  # a lock would leave a file for each caller without one
             with self._store.exclusive(wanted.login, LOGIN_LOCK):
                 answer = self._refreshed(self._store, wanted, attempt)
@@ -168,12 +168,17 @@ class SealedTokens:
         except VaultError as error:
             raise AuthorizationError(str(error).rstrip("."), is_lasting=True) from None
 
-    def _with_subject(self, store: LoginStore, wanted: Wanted) -> Wanted:
-        """Return what is wanted for a subject: a probe uses the first login that there is."""
-        is_for_users = wanted.auth.subject == "user"
-        if wanted.user or (wanted.tenant and not is_for_users):
+    def _with_subject(self, store: LoginStore, wanted: Wanted, attempt: Attempt) -> Wanted:
+        """Return what is wanted for a subject: a probe uses the first login that there is.
+
+        If a server refuses whatever is asked with its token, it is the newest of the others.
+        """
+        if not wanted.is_of_anybody:
             return wanted
-        logins, _ = store.all(wanted.server)
+        is_for_users = wanted.auth.subject == "user"
+        logins: Sequence[Login] = store.all(wanted.server)[0]
+        if attempt.is_doubted:
+            logins = sorted(logins, key=partial(_preference, attempt.refused))
         for login in logins:
             key = login.key
             if wanted.tenant not in ("", key.tenant) or bool(key.user) is not is_for_users:
@@ -381,6 +386,11 @@ class SealedTokens:
             _logger.error("The token of the server %s is not kept: %s", login.key.server, error)
             return False
         return True
+
+
+def _preference(refused: str, login: Login) -> tuple[bool, float]:
+    """Return the place of a login among others whose token is not refused: the newest is first."""
+    return login.access_token == refused, -login.granted_at
 
 
 def _login_in(store: LoginStore, wanted: Wanted) -> Login:

@@ -312,8 +312,7 @@ class _Grant:
         self._attempt = attempt
         self._now = now
         self._token: Token | None = None
-        self._nonce = Nonce()
-        self._asked_proof = False
+        self._nonce, self._asked_proof = Nonce(), False
         self._challenge: Challenge | None = None
         self._scopes: tuple[str, ...] = ()
         self._tried: dict[str, float] = {}  # until when a scope is not requested again
@@ -323,6 +322,7 @@ class _Grant:
         self._doubt = Doubt()
         self._lacks_login = False  # the server has not asked for one
         self._changes, self._looked_at = 0, -1  # of logins; at which one was looked for last
+        self._doubted_at = 0  # at which another one was
         self._not_before = 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
@@ -463,11 +463,13 @@ class _Grant:
             return False
         is_new = self._now() < token.trusted_until
         is_due = self._running is None and self._doubt.is_due(token, self._now(), is_new=is_new)
-        if not is_due and self._running is None:
+        may_be_other = self._wanted.is_of_anybody and self._doubted_at != self._changes
+        if not is_due and not may_be_other and self._running is None:
             return False
-        refused, challenge = token.answer.access_token, self._challenge or Challenge(401)
+        self._doubted_at = self._changes
+        attempt = replace(self._usual_attempt(), refused=token.answer.access_token)
         try:
-            found = await self._renewed(Attempt(challenge, self._scopes, refused, is_doubted=True))
+            found = await self._renewed(replace(attempt, is_new=not is_due, is_doubted=True))
         except Fault as fault:
             if fault.reason is Reason.LOGIN_REQUIRED:
                 raise
