@@ -65,6 +65,20 @@ async def test_a_client_is_registered_with_the_scopes_of_its_login_or_with_none(
     assert (query["client_id"], query["scope"]) == ("registered-1", "tools files")
 
 
+@pytest.mark.parametrize("told", ["", "profile offline_access", "profile"])
+async def test_a_client_is_registered_with_the_usual_scopes_where_the_server_names_none(
+    registering: Guarded, store: LoginStore, told: str
+) -> None:
+    registering.protected = {"scopes_supported": []}
+    registering.metadata |= {"scopes_supported": ["offline_access"]}
+    registering.registration = {"scope": told}
+    begun = await in_thread(begin_login, wanted_of(registering), store, CONSOLE)
+    [registered] = registering.registered
+    assert "scope" not in registered
+    asked = query_of(begun.url).get("scope", "")
+    assert asked == ("" if told == "profile" else "offline_access")
+
+
 @pytest.mark.parametrize("offered", ["post basic", "basic post", "private_key_jwt post"])
 async def test_a_client_is_registered_for_what_its_authorization_server_offers_first(
     registering: Guarded, store: LoginStore, offered: str

@@ -164,6 +164,8 @@ class PlannedLogin:
         server = self.server
         # A login that has to do without `offline_access` shares its client with those that have it.
         scopes = tuple(dict.fromkeys((*self.scopes, *_offline(server))))
+        if not set(scopes) - {OFFLINE_ACCESS}:
+            scopes = ()  # a client that names scopes has none of the usual ones (Keycloak)
         if not server.registration_endpoint:
             raise AuthorizationError(
                 f"the authorization server {server.issuer} registers no clients:"
@@ -198,8 +200,8 @@ class PlannedLogin:
                 f"{place_of(server.registration_endpoint)} answered without a client"
             )
         granted = texts_in(answer, "scope")
-        if named is not None and granted and OFFLINE_ACCESS not in granted:
-            named = [scope for scope in named if scope != OFFLINE_ACCESS]
+        if (named is not None or not scopes) and granted and OFFLINE_ACCESS not in granted:
+            named = [scope for scope in named or () if scope != OFFLINE_ACCESS]
         # Zero is never (RFC 7591, section 3.2.1).
         expires_at = seconds_in(answer, "client_secret_expires_at") or None
         return RegisteredClient(
