@@ -399,7 +399,7 @@ def fault_of_discovery(bench: Bench, guarded: Guarded) -> Any:
         ({"resource": "https://other.example/mcp"}, {}, "another resource"),
         ({"authorization_servers": []}, {}, "no authorization server"),
         ({"authorization_servers": ["http://169.254.169.254/"]}, {}, "inside this network"),
-        ({"authorization_servers": ["file:///etc/passwd"]}, {}, "no web address"),
+        ({"authorization_servers": ["file:///etc/passwd"]}, {}, "no authorization server"),
         ({}, {"issuer": "https://other.example"}, "another issuer"),
         ({}, {"token_endpoint": "http://169.254.169.254/t"}, "inside this network"),
         ({}, {"token_endpoint": "ftp://127.0.0.1/t"}, "no web address"),
