@@ -8,6 +8,7 @@ from dataclasses import replace
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import httpx2
@@ -20,7 +21,11 @@ from tests.front.harness import ACCEPT, MODERN, front, host, session_of
 from tests.front.http.fake_fronts import Keys
 
 from leaseway.front.calling.conversations import SessionOptions
+from leaseway.front.http.cookies import SessionCookie
+from leaseway.front.http.streams import AiohttpSender, HttpReply
+from leaseway.front.sessions.ended import EndedSessions
 from leaseway.identity.authenticator import Authenticator
+from leaseway.sdk import ServerError
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 from leaseway.sdk.testing.registry import Offers
 from leaseway.spec.model import ServerSpec
@@ -221,6 +226,24 @@ async def test_the_end_of_a_cookies_session_is_told_once(fake: FakeLeaseway) -> 
             await client.call()
         assert (await client.count())[1] == 1
         assert (await client.count())[1] == 2
+
+
+async def test_a_client_with_cookies_is_told_no_end_of_a_session_whose_first_call_failed(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url, cookies=True) as client:
+        fake.fail_next("count", ServerError("fetch failed"))
+        with pytest.raises(LookupError, match="fetch failed"):
+            await client.call(meta=MODERN)
+        assert (await client.call(meta=MODERN, by="much"))["isError"]
+        assert [(await client.count(meta=MODERN))[1] for _ in range(2)] == [1, 2]
+
+
+def test_a_cookie_may_be_taken_back_after_it_was_sent() -> None:
+    told, reply = EndedSessions(), HttpReply(AiohttpSender(Mock()))
+    SessionCookie("", told).take_back(reply, "session-1")
+    assert not SessionCookie("", told, "session-1").is_lost
+    assert SessionCookie("", told, "session-2").is_lost
 
 
 async def test_an_operator_may_give_a_principal_one_lease(

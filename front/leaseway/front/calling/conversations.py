@@ -58,7 +58,7 @@ class TakesCookie(Protocol):
     """A reply that can have a cookie."""
 
     def set_cookie(self, cookie: str) -> None:
-        """Set the value of the `Set-Cookie` header of the response."""
+        """Set the value of the `Set-Cookie` header of the response; without one if it is empty."""
 
 
 class Cookie(Protocol):
@@ -74,6 +74,9 @@ class Cookie(Protocol):
 
     def set_on(self, reply: TakesCookie, session_id: str) -> None:
         """Make the client return a session's id, or forget it if that is empty."""
+
+    def take_back(self, reply: TakesCookie, session_id: str) -> None:
+        """Let a session end untold whose id was set on a reply."""
 
 
 class Carried(NamedTuple):

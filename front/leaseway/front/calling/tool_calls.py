@@ -109,7 +109,7 @@ class ToolCalls:
             return await self.call_in(request, place, tool, params, arguments)
         except BaseException:
             if place.is_new and place.session is not None and not place.session.calls_in_flight:
-                await request.carried.sessions.end(place.session)  # its client does not know it
+                await _end_new(request, place.session)
             raise
 
     async def call_in(
@@ -157,7 +157,7 @@ class ToolCalls:
             if correctable is None:
                 raise
             if place.is_new and place.session is not None:
-                await request.carried.sessions.end(place.session)  # the server saw no call
+                await _end_new(request, place.session)
             return adapt_result(correctable, modern=request.modern)
         if tool is not None and not request.scope:
             self._catalog.learn_links(request.session_id, tool.server_id, result.payload)
@@ -219,6 +219,14 @@ class ToolCalls:
                 result = await call_tool(waiting.session, name, arguments, listener)
                 waiting.has_to_wait = asks_for_input(result.payload)
                 return result
+
+
+async def _end_new(request: Request, live: LiveSession) -> None:
+    """End the session that a failed call began; its client is to return no cookie of it."""
+    carried = request.carried
+    if carried.cookie is not None and request.reply is not None:
+        carried.cookie.take_back(request.reply, live.id)
+    await carried.sessions.end(live)
 
 
 async def _call_handle_tool(request: Request, own_tool: str, arguments: bytes) -> bytes:

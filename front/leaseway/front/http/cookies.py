@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -37,15 +37,15 @@ class SessionCookie:
 
     Attributes:
         attributes: See `attributes_for`.
+        told: The ids of sessions whose end was told, or need not be.
         session_id: Its session id, or empty.
         live: Its session, or None.
-        told: The ids of sessions whose end was told.
     """
 
     attributes: str
+    told: EndedSessions
     session_id: str = ""
     live: LiveSession | None = None
-    told: EndedSessions = field(default_factory=EndedSessions)
 
     @property
     def is_lost(self) -> bool:
@@ -62,3 +62,8 @@ class SessionCookie:
         if not session_id:
             self.told.add(self.session_id)
         reply.set_cookie(self.header(session_id))
+
+    def take_back(self, reply: TakesCookie, session_id: str) -> None:
+        """Let a session end untold whose id was set on a reply."""
+        self.told.add(session_id)  # the header may have been sent
+        reply.set_cookie("")

@@ -584,10 +584,8 @@ class HttpFront:
     async def _cookie(self, http: web.BaseRequest, scope: str) -> SessionCookie:
         """Return the session of a request's cookie, if the front uses cookies."""
         session_id = cookie_of(http) if self._uses_cookies else ""
-        if not session_id:
-            return SessionCookie(attributes_for(http))
-        live = await self._sessions.open(session_id, scope)
-        return SessionCookie(attributes_for(http), session_id, live, self._told_cookies)
+        live = await self._sessions.open(session_id, scope) if session_id else None
+        return SessionCookie(attributes_for(http), self._told_cookies, session_id, live)
 
     async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:

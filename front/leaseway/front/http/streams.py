@@ -269,7 +269,7 @@ class Reply(Protocol):
         """Send a request to the client; it is never dropped."""
 
     def set_cookie(self, cookie: str) -> None:
-        """Set the value of the `Set-Cookie` header of the response."""
+        """Set the value of the `Set-Cookie` header of the response; without one if it is empty."""
 
     def step_up(self, scope: str) -> None:
         """Ask for a token with further scopes, unless clients' tokens are not their own."""
@@ -327,8 +327,9 @@ class HttpReply:
         return self._stream is not None
 
     def set_cookie(self, cookie: str) -> None:
-        """Set the value of the `Set-Cookie` header of the response."""
-        self._headers = {**self._headers, "Set-Cookie": cookie}
+        """Set the value of the `Set-Cookie` header of the response; without one if it is empty."""
+        others = {name: value for name, value in self._headers.items() if name != "Set-Cookie"}
+        self._headers = {**others, "Set-Cookie": cookie} if cookie else others
 
     def step_up(self, scope: str) -> None:
         """Ask for a token with further scopes, unless clients' tokens are not their own.
