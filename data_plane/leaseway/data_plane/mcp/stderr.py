@@ -14,12 +14,14 @@ _MIN_SECRET: Final = 4
 _MAX_LINE: Final = 300
 _NOISE: Final = re.compile(
     r"\W*|(See|Run|Try) '[^']*--?h(elp)?'.{0,40}|.{0,60}\btry '[^']*--?h(elp)?'\.?\s*"
-    r"|Node\.js v[\d.]+\s*|\s+at .*|note: run with `RUST_BACKTRACE=.*|exit status \d+\s*"
+    r"|Node\.js v[\d.]+\s*|\s+(at|from) .*|\s+(\.\.\. \d+ more|--- End of .*)"
+    r"|note: run with `RUST_BACKTRACE=.*|exit status \d+\s*"
     r"|goroutine \d+ \[.*|\s+(code|errno|syscall|path|requireStack): .*"
-    r"|npm notice.*"
+    r"|npm (notice|(warn|WARN) deprecated).*"
     r"|npm (error|ERR!)(\s+\d{3})?\s*"
     r"|npm (error|ERR!)\s+(A complete log of this run|/\S+-debug-\d+\.log|[A-Z]:\\\S+\.log).*"
     r"|npm (error|ERR!)\s+404\s+(Note that you can also|tarball, folder).*"
+    r"|npm (error|ERR!)\s+notarget\s+(In most cases you|a package version).*"
 )
 _HELP: Final = re.compile(
     r"\s*(usage\b.*"
@@ -34,8 +36,9 @@ _CAUSE: Final = re.compile(
     r"|unknown (option|argument|flag|command)|unexpected argument|invalid|missing|required)\b",
     re.IGNORECASE,
 )
-_COLUMN: Final = " " * 29
-"""What stands in front of the later lines of a message: a time and a level, in columns."""
+_HEAD: Final = re.compile(r"\S|\s+([|+]|(TRACE|DEBUG|INFO|NOTICE|WARN(ING)?|ERROR|CRITICAL)\b)")
+"""The beginning of a message's first line, whose further ones are indented."""
+_TRACEBACK: Final = re.compile(r"\W*(Exception Group )?Traceback \(most recent call last\):")
 _CHATTER: Final = re.compile(r"\b(TRACE|DEBUG|INFO|NOTICE)\b")
 
 
@@ -44,23 +47,31 @@ def significant_line(text: str) -> str:
 
     That is the last line that reads like an error, or else the last one, without help texts,
     stack traces and pointers to help or a log file. If nothing is left, the last line that is not
-    blank.
+    blank. With it are the other lines of its message.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    significant = _unwrapped(_without_help(lines))
-    causes = [line for line in significant if _CAUSE.search(line) and not _CHATTER.search(line)]
-    return " ".join((causes or significant or lines)[-1].split())[:_MAX_LINE]
+    significant = _without_help(lines) or lines
+    causes = [
+        place
+        for place, line in enumerate(significant)
+        if _CAUSE.search(line) and not _CHATTER.search(line)
+    ]
+    return _message(significant, causes[-1] if causes else len(significant) - 1)
 
 
-def _unwrapped(lines: Iterable[str]) -> list[str]:
-    """Join the lines of a log in columns, as servers on FastMCP write it, to whole messages."""
-    whole: list[str] = []
-    for line in lines:
-        if whole and line.startswith(_COLUMN):
-            whole[-1] += line
-        else:
-            whole.append(line)
-    return whole
+def _message(lines: list[str], place: int) -> str:
+    """Return the message of a line, as one line; of a long one its head and that line."""
+    first = next((at for at in range(place, -1, -1) if _HEAD.match(lines[at])), place)
+    if _TRACEBACK.match(lines[first]):
+        return _one_line(lines[place : place + 1])[:_MAX_LINE]
+    end = next((at for at in range(place + 1, len(lines)) if _HEAD.match(lines[at])), len(lines))
+    if len(_one_line(lines[first : place + 1])) > _MAX_LINE:
+        return _one_line([lines[first], "…", lines[place]])[:_MAX_LINE]
+    return _one_line(lines[first:end])[:_MAX_LINE]
+
+
+def _one_line(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
 
 
 def _without_help(lines: Iterable[str]) -> list[str]:

@@ -98,10 +98,19 @@ def test_blank_lines_are_not_among_the_last_lines() -> None:
             ),
             "npm error 404 'x@*' is not in this registry.",
         ),
+        (
+            (
+                "npm error code ETARGET\nnpm error notarget No matching version found for x@9.\n"
+                "npm error notarget In most cases you or one of your dependencies are requesting\n"
+                "npm error notarget a package version that doesn't exist.\n"
+            ),
+            "npm error notarget No matching version found for x@9.",
+        ),
         ("TypeError: no\n    at run (x.js:1)\n\nNode.js v20.1.0\n", "TypeError: no"),
         ("docker: no such image.\nSee 'docker run --help'.\n", "docker: no such image."),
         ("a\n\nRun 'docker run --help' for more information", "a"),
         ("npm notice only", "npm notice only"),
+        ("npm warn deprecated x@1: Use the platform's DOMException\nStarted", "Started"),
         (
             "usage: s [-h]\ns: error: unrecognized arguments: --x",
             "s: error: unrecognized arguments: --x",
@@ -159,6 +168,36 @@ def test_blank_lines_are_not_among_the_last_lines() -> None:
                 "[11/30/26 01:55:00] ERROR The database at db.example.com s.py:7 refused the"
                 " connection: no such user"
             ),
+        ),
+        (
+            "error: No solution found\n  cause: Because all versions of s were yanked, none fits.",
+            "error: No solution found cause: Because all versions of s were yanked, none fits.",
+        ),
+        (
+            "error: arguments were not provided:\n  --token <TOKEN>\n\nUsage: s --token <TOKEN>\n",
+            "error: arguments were not provided: --token <TOKEN>",
+        ),
+        (
+            (
+                "pydantic_core.ValidationError: 1 validation error for Settings\napi_key\n"
+                "  Field required [type=missing, input_value={}, input_type=dict]\n"
+            ),
+            "api_key Field required [type=missing, input_value={}, input_type=dict]",
+        ),
+        (
+            'ZodError: [\n  {\n    "path": ["TOKEN"],\n    "message": "Required"\n  }\n]',
+            'ZodError: [ "path": ["TOKEN"], "message": "Required"',
+        ),
+        (
+            f"Configuration:\n{'  mode: quiet' * 30}\n  token: missing\n  port: 1\n",
+            "Configuration: … token: missing",
+        ),
+        (
+            (
+                "Starting\n  + Exception Group Traceback (most recent call last):\n"
+                '  |   File "s.py", line 1\n  | ValueError: no licence\n  +------\n'
+            ),
+            "| ValueError: no licence",
         ),
         ("bye", "bye"),
         ("See 'x --help'.\n \n\n", "See 'x --help'."),
