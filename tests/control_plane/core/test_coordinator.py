@@ -415,12 +415,12 @@ def test_an_equal_relisting_makes_no_registry_version() -> None:
 @pytest.mark.parametrize(
     ("by", "reports", "limit"),
     [
-        ("w1", [], 120),  # an older worker, whose other probes may have come first
-        ("w2", [(5, False)], 120),
-        ("w1", [(5, False)], 640),
-        ("w1", [(5, False), (200, True)], 240),
-        ("w1", [(5, True)], 45),
-        ("w1", [(600, False), (635, True)], 640),
+        ("w1", [], 140),  # an older worker, whose other probes may have come first
+        ("w2", [(5, False)], 140),
+        ("w1", [(5, False)], 660),
+        ("w1", [(5, False), (200, True)], 260),
+        ("w1", [(5, True)], 65),
+        ("w1", [(600, False), (635, True)], 660),
     ],
 )
 def test_a_probe_that_is_not_answered_in_time_is_retried(

@@ -29,8 +29,12 @@ from leaseway.wire.timing.backoff import RETRY
 _CLAIM_INTERVAL = 10.0
 """Minimum seconds between two verifications of claims about one server."""
 _Queue = tuple[bool, Labels, frozenset[Patterns]]
-_ANSWER_GRACE = 10.0
-"""Seconds beyond the startup timeout that a worker may take to answer a probe that has begun."""
+_ANSWER_GRACE = 30.0
+"""Seconds beyond the startup timeout that a worker may take to answer a probe that has begun.
+
+Its first starts also import what they need, for many seconds on a busy machine, and a failed one
+answers once its process has ended.
+"""
 _LONGEST_WAIT = 600.0
 """Seconds that a probe may wait for its turn on a worker that reports when it has begun."""
 _UNREPORTED_WAIT = bounds.MAX_PROBES * bounds.START_PLACE / bounds.STARTS_PER_CORE
