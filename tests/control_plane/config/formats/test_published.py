@@ -88,6 +88,33 @@ def test_a_variable_counts_for_all_arguments_and_docker_runs_once() -> None:
     assert given[3:] == ["-v", "/tmp:/w", "-w", "/tmp", "a:1", "--stdio"]
 
 
+def test_dockers_whole_command_line_may_stand_in_the_runtime_arguments() -> None:
+    variables = {"token": {"isRequired": True, "isSecret": True}, "host": {"default": "h"}}
+    arguments = [
+        {"type": "positional", "value": "run"},
+        {"type": "named", "name": "-i", "value": "true", "format": "boolean"},
+        {"type": "named", "name": "--init", "value": "true", "format": "boolean"},
+        {"type": "named", "name": "--privileged", "value": "false", "format": "boolean"},
+        {"type": "named", "name": "-e", "value": "GH_TOKEN={token}", "variables": variables},
+        {"type": "named", "name": "-e", "value": "GH_HOST={host}"},
+        {"type": "named", "name": "-e", "value": "GH_ORG={org}", "variables": {"org": {}}},
+        {"type": "named", "name": "-e", "value": "MODE=fast"},
+        {"type": "positional", "value": "ghcr.io/a/b"},
+        {"type": "positional", "value": "stdio"},
+    ]
+    package = {"registryType": "oci", "identifier": "ghcr.io/a/b:1", "runtimeArguments": arguments}
+    parsed = published(packages=[package | STDIO])
+    _, *given = words(parsed)
+    assert given[:3] == ["run", "-i", "--rm"]
+    passed = ["-e", "GH_TOKEN", "-e", "GH_HOST", "-e", "GH_ORG"]
+    assert given[3:] == ["--init", "-e", "MODE=fast", *passed, "ghcr.io/a/b:1", "stdio"]
+    assert part(parsed.servers[VariantKey("weather")]).env == {
+        "GH_TOKEN": Value("secret", "GH_TOKEN"),
+        "GH_HOST": Value("literal", "h"),
+        "GH_ORG": Value("literal", "${GH_ORG:-}"),
+    }
+
+
 def test_values_that_a_person_has_to_give_become_references() -> None:
     variables = [
         {"name": "TOKEN", "isRequired": True, "isSecret": True},

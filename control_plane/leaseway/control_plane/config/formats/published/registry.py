@@ -7,7 +7,7 @@ references: `{secret: NAME}` for secrets, `${NAME}` for others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import MCP_SERVERS, find
@@ -23,6 +23,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 )
 
 _TEMPLATE: Final = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PASSED: Final = re.compile(r"(\w+)=\{(\w+)\}")
 _NOTHING: Final[Mapping[str, Tree]] = {}
 _RUNTIME: Final = ("runtimeArguments", "runtime_arguments")
 _OF_PACKAGE: Final = ("packageArguments", "package_arguments")
@@ -112,7 +113,8 @@ def _remote(remote: Tree) -> Iterator[TableEntry]:
     variables = _declared(remote, "headers")
     for entry in remote.entries if isinstance(remote, Table) else ():
         if entry.name == "headers":
-            yield TableEntry("headers", entry.at, _given(entry.value, variables))
+            headers = _given(_named(_items(entry.value)), variables)
+            yield TableEntry("headers", entry.at, Table(entry.value.at, tuple(headers)))
         elif entry.name == "url" and isinstance(entry.value, Leaf):
             url = _filled(str(entry.value.value), variables)
             yield TableEntry("url", entry.at, Leaf(entry.value.at, url, url))
@@ -124,22 +126,46 @@ def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[Ta
     at = package.at
     variables = find(package, ["environmentVariables"]) or find(package, ["environment_variables"])
     declared = _declared(package, *_RUNTIME, *_OF_PACKAGE)
-    env = _given(variables, declared) if variables is not None else Table(at, ())
-    runtime = [*_arguments(package, declared, *_RUNTIME)]
+    env = [*_given(_named(_items(variables)), declared)]
+    options, image = _inputs(package, _RUNTIME), _identifier(package, program)
+    if program == "docker":
+        passed = [*_passed_by_docker(options, declared)]
+        env += _given([(name, variable) for _, name, variable in passed], declared, unset=True)
+        options = [item for item in options if all(item is not option for option, *_ in passed)]
+    runtime = [*_arguments(options, declared)]
     if "run" in first and runtime[:1] == ["run"]:  # of docker, before whose options it stands
         runtime = runtime[1:]
-    texts = [*first, *(word for word in runtime if word not in first or word[0] != "-")]
+    names = (image, image.rsplit(":", 1)[0])  # some write the whole command line of docker
+    end = next((place for place, word in enumerate(runtime) if word in names), len(runtime))
+    texts = [*first, *(word for word in runtime[:end] if word not in first or word[0] != "-")]
     if program == "docker":
-        texts += [word for entry in env.entries for word in ("-e", entry.name)]
+        texts += [word for entry in env for word in ("-e", entry.name)]
     texts += [
-        _identifier(package, program),
-        *_arguments(package, declared, *_OF_PACKAGE),
+        image,
+        *runtime[end + 1 :],
+        *_arguments(_inputs(package, _OF_PACKAGE), declared),
     ]
     command = _text(package, "runtimeHint", "runtime_hint") or program
     yield TableEntry("command", at, Leaf(at, command, command))
     yield TableEntry("args", at, Items(at, tuple(Leaf(at, text, text) for text in texts)))
-    if env.entries:
-        yield TableEntry("env", env.at, env)
+    if env:
+        yield TableEntry("env", env[0].at, _table(env[0].at, *env))
+
+
+def _passed_by_docker(
+    options: Sequence[Tree], declared: Mapping[str, Tree]
+) -> Iterator[tuple[Tree, str, Tree]]:
+    """Yield the options `-e NAME={variable}`, each with both: process lists show no environment."""
+    for option in options:
+        match = _PASSED.fullmatch(_text(option, "value"))
+        if match is not None and _text(option, "name") in ("-e", "--env"):
+            variable = _variables(option).get(match[2]) or declared.get(match[2])
+            if variable is not None:
+                yield option, match[1], variable
+
+
+def _inputs(package: Tree, keys: Sequence[str]) -> list[Tree]:
+    return [item for key in keys for item in _items(find(package, [key]))]
 
 
 def _identifier(package: Tree, program: str) -> str:
@@ -154,9 +180,8 @@ def _declared(way: Tree, *keys: str) -> Mapping[str, Tree]:
 
     Publishers declare one where they use it first, and use it elsewhere, too.
     """
-    inputs = (item for key in keys for item in _items(find(way, [key])))
     found: dict[str, Tree] = {}
-    for node in (way, *inputs):
+    for node in (way, *_inputs(way, keys)):
         for name, variable in _variables(node).items():
             found.setdefault(name, variable)
     return found
@@ -168,9 +193,9 @@ def _variables(node: Tree) -> Mapping[str, Tree]:
     return {entry.name: entry.value for entry in reversed(entries)}  # the first of a name counts
 
 
-def _arguments(package: Tree, declared: Mapping[str, Tree], *keys: str) -> Iterator[str]:
+def _arguments(arguments: Iterable[Tree], declared: Mapping[str, Tree]) -> Iterator[str]:
     """Yield the words of arguments; one that has no value and needs none is left out."""
-    for argument in (item for key in keys for item in _items(find(package, [key]))):
+    for argument in arguments:
         if isinstance(argument, Leaf):  # written as a word, which the schema does not allow
             yield from () if argument.value is None else (argument.text,)
             continue
@@ -179,27 +204,35 @@ def _arguments(package: Tree, declared: Mapping[str, Tree], *keys: str) -> Itera
         hint = _text(argument, "valueHint", "value_hint")
         value = _value(argument, name.lstrip("-") or hint, declared)
         is_flag = is_named and not _text(argument, "valueHint", "value_hint", "format")
-        if value is not None or (is_flag and _is_set(argument, "isRequired", "is_required")):
+        if is_named and _text(argument, "format") == "boolean" and value in ("true", "false"):
+            yield from (name,) if value == "true" else ()
+        elif value is not None or (is_flag and _is_set(argument, "isRequired", "is_required")):
             yield from (name,) if is_named else ()
             yield from () if value is None else (value,)
 
 
-def _given(node: Tree, declared: Mapping[str, Tree]) -> Table:
-    """Return variables or headers as a mapping, without those that no one has to set."""
-    entries: list[TableEntry] = []
-    for item in _items(node):
-        name = _text(item, "name")
+def _named(items: Iterable[Tree]) -> Iterator[tuple[str, Tree]]:
+    return ((_text(item, "name"), item) for item in items)
+
+
+def _given(
+    inputs: Iterable[tuple[str, Tree]], declared: Mapping[str, Tree], *, unset: bool = False
+) -> Iterator[TableEntry]:
+    """Yield variables or headers with their values.
+
+    Those that no one has to set are left out, or empty if they are not set, if `unset` is true.
+    """
+    for name, item in inputs:
         value = _value(item, name, declared)
+        if value is None and unset:
+            value = f"${{{reference_name(name)}:-}}"
         if not name or value is None:
             continue
         leaf = Leaf(item.at, value, value)
         found = re.fullmatch(r"\$\{(\w+)\}", value)
         secret = TableEntry("secret", item.at, Leaf(item.at, found[1], found[1])) if found else None
         is_secret = secret is not None and _is_set(item, "isSecret", "is_secret")
-        entries.append(
-            TableEntry(name, item.at, _table(item.at, secret) if is_secret and secret else leaf)
-        )
-    return Table(node.at, tuple(entries))
+        yield TableEntry(name, item.at, _table(item.at, secret) if is_secret and secret else leaf)
 
 
 def _value(item: Tree, name: str, declared: Mapping[str, Tree]) -> str | None:
