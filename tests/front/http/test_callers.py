@@ -95,6 +95,9 @@ async def test_rejected_requests_get_their_status_and_headers(tmp_path: Path) ->
             assert answer.headers["WWW-Authenticate"] == 'Bearer realm="leaseway"'
         async with http.get(f"{url}/.well-known/oauth-protected-resource") as answer:
             assert answer.status == 401  # there is no issuer
+        async with http.post(f"{url}/register", json={}) as answer:
+            assert answer.status == 401
+            assert "Authorization: Bearer" in (await answer.json())["error_description"]
 
 
 async def test_a_delegate_names_the_user_of_each_request_and_nobody_else_does(

@@ -86,6 +86,15 @@ class HttpError(HttpRefusal):
         response.headers.update(self.headers)
         return response
 
+    def refused_registration(self) -> web.Response:
+        """Return the response to a client that takes the front for an authorization server.
+
+        A client that was told of none registers at the front itself, and shows its person only
+        what an error of OAuth says.
+        """
+        told = {"error": "access_denied", "error_description": str(self)}
+        return web.json_response(told, status=self.status, headers=self.headers)
+
 
 def refused(refusal: Refusal, *, modern: bool = False) -> web.Response:
     """Return the response to a body that is no message."""
