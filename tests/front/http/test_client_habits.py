@@ -67,6 +67,35 @@ async def test_a_client_that_accepts_only_streams_reads_a_refusal_by_its_status(
             assert (answer.status, answer.content_type) == (404, "application/json")
 
 
+async def test_a_client_whose_session_has_ended_reads_the_code_by_which_it_begins_another(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        session = await client.initialize()
+        async with client.http.delete(url, headers=session) as ended:
+            assert ended.status == 204
+        for method in ("POST", "GET", "DELETE"):
+            headers = {**STREAMS_ONLY, **session}
+            async with client.http.request(method, url, data=PING, headers=headers) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (404, -32001)
+
+
+async def test_a_session_goes_on_if_its_client_sends_the_newest_version_that_it_knows(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as url, host(url) as client:
+        newest = {**await client.initialize(), "MCP-Protocol-Version": "2026-07-28"}
+        for _ in range(2):  # also with a head that is known
+            headers = {**STREAMS_ONLY, **newest}
+            async with client.http.post(url, data=PING, headers=headers) as answer:
+                assert "result" in await answer.text()
+        stream = {"Accept": "text/event-stream", **newest}
+        async with client.http.get(url, headers=stream) as opened:
+            assert opened.status == 200
+        async with client.http.delete(url, headers=newest) as ended:
+            assert ended.status == 204
+
+
 async def test_a_stream_for_notifications_begins_at_once_for_proxies_that_hold_heads(
     fake: FakeLeaseway,
 ) -> None:

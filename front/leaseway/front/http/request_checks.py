@@ -30,7 +30,7 @@ from leaseway.telemetry.http_listener import CHALLENGE, HttpRefusal
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE, bearer_credential
 from leaseway.wire.channels.endpoint import Endpoint, host_in, is_local_host, origin_in
-from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
+from leaseway.wire.clients.mcp_headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
@@ -38,6 +38,7 @@ from leaseway.wire.messages.mcp import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    MODERN_VERSIONS,
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
 )
@@ -74,6 +75,8 @@ _STATUSES: Final = {
 class HttpError(HttpRefusal):
     """An HTTP error response, to a request that is not handled further."""
 
+    code: int = INVALID_REQUEST
+
     def response(self, request_id: bytes = b"", *, modern: bool) -> web.Response:
         """Return the response.
 
@@ -81,7 +84,7 @@ class HttpError(HttpRefusal):
             request_id: The id of the JSON-RPC request, or empty if it is not known.
             modern: Whether the client speaks a version without sessions.
         """
-        error = JsonRpcError(INVALID_REQUEST, str(self))
+        error = JsonRpcError(self.code, str(self))
         response = json_response(error_message(request_id, error, modern=modern), self.status)
         response.headers.update(self.headers)
         return response
@@ -94,6 +97,19 @@ class HttpError(HttpRefusal):
         """
         told = {"error": "access_denied", "error_description": str(self)}
         return web.json_response(told, status=self.status, headers=self.headers)
+
+
+class SessionNotFound(HttpError):
+    """The session of a request is unknown or has ended: its client begins another one.
+
+    The code is that of the official TypeScript SDK's servers. Claude Code begins another session
+    only if it sees the code beside the status.
+    """
+
+    code = -32001
+
+    def __init__(self) -> None:
+        super().__init__(404, "Session not found: unknown or ended session. Send initialize again.")
 
 
 def refused(refusal: Refusal, *, modern: bool = False) -> web.Response:
@@ -278,13 +294,15 @@ def speaks_modern(http: web.BaseRequest) -> bool:
 def version_in(headers: Mapping[str, str]) -> str | None:
     """Return the protocol version that the headers name, or None.
 
-    A version that a library has joined with itself, because it was set twice, counts once.
+    A version that a library has joined with itself, because it was set twice, counts once. One
+    without sessions says nothing beside the id of a session: clients that begin a session send the
+    newest version that they know instead of the session's.
     """
     version = headers.get(VERSION_HEADER)
-    if version is None or "," not in version:
-        return version
-    first, *others = (part.strip() for part in version.split(","))
-    return version if any(other != first for other in others) else first
+    if version is not None and "," in version:
+        first, *others = (part.strip() for part in version.split(","))
+        version = version if any(other != first for other in others) else first
+    return None if version in MODERN_VERSIONS and SESSION_HEADER in headers else version
 
 
 def begins_session(message: Message, headers: Mapping[str, str]) -> bool:
@@ -333,7 +351,7 @@ def is_modern(message: Message, headers: Mapping[str, str]) -> bool:
         return False
     if not names_version(message):
         return False
-    if VERSION_HEADER in headers:
+    if version_in(headers) is not None:
         text = f"{VERSION_HEADER} header does not match the version in `_meta`"
         raise JsonRpcError(HEADER_MISMATCH, text)
     return True

@@ -29,6 +29,7 @@ from leaseway.front.http.open_requests import NotificationStreams, RequestsInFli
 from leaseway.front.http.request_checks import (
     EVENT_STREAM,
     HttpError,
+    SessionNotFound,
     accepted_types,
     accepts_stream,
     begins_session,
@@ -451,7 +452,7 @@ class HttpFront:
             return json_response(error_message(message.id, error), status_of(error))
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
-        live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
+        live = await self._session_of_handle(handle, scope) if handle is not None else None
         cookie = await self._cookie(http, scope)
         head = ModernHead(
             scope=scope,
@@ -570,16 +571,16 @@ class HttpFront:
         if version is not None and version not in HANDSHAKE_VERSIONS:
             check_version(version)
             raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")
-        session_id = http.headers.get(SESSION_HEADER)
-        if session_id is None:
+        if (session_id := http.headers.get(SESSION_HEADER)) is None:
             return cookie.live
-        return await self._session(
-            session_id, scope, "Unknown or ended session. Send initialize again."
-        )
+        return await self._session(session_id, scope, SessionNotFound())
 
     async def _handle_in_header(self, http: web.BaseRequest, scope: str) -> LiveSession | None:
         handle = http.headers.get(HANDLE_HEADER)
-        return await self._session(handle, scope, UNKNOWN_HANDLE) if handle else None
+        return await self._session_of_handle(handle, scope) if handle else None
+
+    async def _session_of_handle(self, handle: str, scope: str) -> LiveSession:
+        return await self._session(handle, scope, HttpError(404, UNKNOWN_HANDLE))
 
     async def _cookie(self, http: web.BaseRequest, scope: str) -> SessionCookie:
         """Return the session of a request's cookie, if the front uses cookies."""
@@ -587,11 +588,11 @@ class HttpFront:
         live = await self._sessions.open(session_id, scope) if session_id else None
         return SessionCookie(attributes_for(http), self._told_cookies, session_id, live)
 
-    async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
+    async def _session(self, session_id: str, scope: str, missing: HttpError) -> LiveSession:
         try:
             live = await self._sessions.open(session_id, scope)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         if live is None:
-            raise HttpError(404, missing)
+            raise missing
         return live
