@@ -97,6 +97,7 @@ def test_filters_of_tools_are_taken_over_exactly(keys: dict[str, object], names:
         {"toolFilter": "read"},
         {"permissions": {"deny": ["write"]}},
         {"sandboxEnabled": True},
+        {"agents": {"writer": {"enabled": False}}},
         {"allowedDirectories": ["/srv"]},
         {"requireApproval": "always"},
         {"enabled": "no"},
@@ -128,6 +129,8 @@ def test_a_restriction_that_is_not_understood_refuses_its_server_by_name(
         {"oauth": {"scopes": ["read"]}},
         {"custom_instructions": {"text": "", "disabled": True}},
         {"colour": "blue"},
+        {"options": {"logEnabled": False, "panicIfInvalid": True}},
+        {"reconnect": {"enabled": True, "maxAttempts": 3}},
     ],
 )
 def test_keys_that_restrict_nothing_cost_no_server(keys: dict[str, object]) -> None:

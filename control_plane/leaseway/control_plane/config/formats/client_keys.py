@@ -33,6 +33,8 @@ RENAMED: Final[Mapping[str, str]] = {
     "envFile": "env_file",
     "workingDirectory": "cwd",
     "working_directory": "cwd",
+    "workingDir": "cwd",
+    "working_dir": "cwd",
     "http_headers": "headers",
     "httpHeaders": "headers",
     "requestHeaders": "headers",
@@ -176,11 +178,16 @@ def looks_restrictive(name: str) -> bool:
 def may_restrict(entry: TableEntry) -> bool:
     """Return whether a key may say what the server or its caller may not do.
 
-    One that adds a restriction, such as `sandboxEnabled`, adds none if it is off or empty.
+    One that adds a restriction, such as `sandboxEnabled`, adds none if it is off or empty. A switch
+    says no more than the rest of its name (`logEnabled`), or, if it is on, than the key around it
+    (`reconnect: {enabled: true}`).
     """
-    if not looks_restrictive(entry.name):
-        return False
     key = folded(entry.name)
+    is_on = entry.value.value if isinstance(entry.value, Leaf) else None
+    if is_on is True or (is_on is False and key != "enabled"):
+        key = key.removesuffix("enabled")
+    if not looks_restrictive(key):
+        return False
     if key.startswith("allowall") and isinstance(entry.value, Leaf) and entry.value.value is True:
         return False
     adds_one = _ADDED.match(key) is not None and len(_ADDED.findall(key)) == 1
