@@ -33,6 +33,17 @@ def test_a_part_that_is_a_document_is_written_by_the_caller() -> None:
     assert order.parsed == {"type": "string", "contentMediaType": "application/xml"}
 
 
+def test_members_that_an_optional_body_needs_say_so() -> None:
+    properties = {"a": {"type": "string", "description": "An a."}, "b": {"type": "string"}}
+    schema = {"type": "object", "required": ["a"], "properties": properties}
+    media = {"application/json": {"schema": schema}}
+    tool = only(json.dumps({"/x": {"post": {"requestBody": {"content": media}}}}))
+    a, b = tool.parameters
+    assert not a.required
+    assert a.parsed["description"] == "An a. Required if anything of the body is sent."
+    assert b.parsed == {"type": "string"}
+
+
 def test_a_document_that_the_caller_writes_is_described() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     media = {"application/xml": {"schema": schema, "example": "<x><a>1</a></x>"}}

@@ -284,8 +284,11 @@ class Parameters:
                 notes.append(optional(name, error))
         self.notes += notes
         for name, read, style, reserved in made:
-            is_required = required and name in members["required"]
-            self._add(name, position, read, is_required, style, allow_reserved=reserved)
+            is_needed = name in members["required"]
+            if is_needed and not required:  # many documents forget to say that a body is required
+                about = f"Required if anything of the {position} is sent."
+                read = {**read, "description": f"{read.get('description', '')} {about}".lstrip()}
+            self._add(name, position, read, is_needed and required, style, allow_reserved=reserved)
 
     def _member(
         self, schema: Any, encoding: Mapping[str, Any], body: Body
