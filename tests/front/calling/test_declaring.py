@@ -31,10 +31,7 @@ INITIALIZE = {
     "clientInfo": {"name": "c", "version": "1"},
 }
 NEEDING = {
-    "prompts/list": {},
     "prompts/get": {"name": "p"},
-    "resources/list": {},
-    "resources/templates/list": {},
     "resources/read": {"uri": "note://a"},
     "resources/subscribe": {"uri": "note://a"},
     "resources/unsubscribe": {"uri": "note://a"},
@@ -88,10 +85,17 @@ async def test_a_method_that_was_not_declared_is_unknown(fake: FakeLeaseway) -> 
     async with front(fake) as url, host(f"{url}/clock") as client:
         session = await client.initialize()
         with pytest.raises(LookupError, match="no server that this client sees has prompts"):
-            await client.send("prompts/list", {}, session)
+            await client.send("prompts/get", {"name": "p"}, session)
         with pytest.raises(LookupError, match="no server that this client sees has prompts"):
-            await client.send("prompts/list", {"_meta": MODERN})
+            await client.send("prompts/get", {"name": "p", "_meta": MODERN})
         assert client.status == 404
+
+
+async def test_a_list_that_was_not_declared_is_empty(fake: FakeLeaseway) -> None:
+    async with front(fake) as url, host(f"{url}/clock") as client:
+        session = await client.initialize()
+        assert await client.send("prompts/list", {}, session) == {"prompts": []}
+        assert await client.send("resources/list", {}, session) == {"resources": []}
 
 
 async def test_a_client_that_gets_media_as_links_is_told_of_resources(fake: FakeLeaseway) -> None:

@@ -16,17 +16,15 @@ from leaseway.sdk.relay import ServerIntroduction
 from leaseway.wire.messages.mcp import METHOD_NOT_FOUND, SERVER_CAPABILITIES, ServerCapability
 
 CAPABILITY_OF: Final[Mapping[str, ServerCapability]] = {
-    "prompts/list": "prompts",
     "prompts/get": "prompts",
-    "resources/list": "resources",
-    "resources/templates/list": "resources",
     "resources/read": "resources",
     "resources/subscribe": "subscribe",
     "resources/unsubscribe": "subscribe",
     "completion/complete": "completions",
     "logging/setLevel": "logging",
 }
-"""The capability that a method needs; other methods need none."""
+"""The capability that a method needs; other methods need none. Lists are empty without theirs: some
+clients ask for all of them, and take an error for the loss of the whole server."""
 _NAMED: Final = {"subscribe": "resources that can be subscribed to"}
 _HONOURED: Final = frozenset({EXTENSION})
 """Extensions whose messages pass the front; it declares no other, whatever servers support."""
