@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Iterable
 
 import pytest
 from tests.sdk.fakes import FakeControlPlane
@@ -16,7 +18,10 @@ from leaseway.sdk import (
     PromptArgument,
     Resource,
     ResourceTemplate,
+    Tool,
 )
+from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.client import listings
 from leaseway.v1 import catalog_pb2
 
 ARGUMENTS = [{"name": "city", "title": 7, "required": True}, "odd", {"name": "unit"}]
@@ -156,3 +161,21 @@ async def test_the_synchronous_client_lists_the_same(
         list(await client.list_resources()),
         list(await client.list_resource_templates()),
     ]
+
+
+async def test_tools_are_searched_without_stopping_the_loop(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Index(ToolIndex):
+        def __init__(self, tools: Iterable[Tool]) -> None:
+            built.append(threading.get_ident())
+            super().__init__(tools)
+
+    built: list[int] = []
+    monkeypatch.setattr(listings, "ToolIndex", Index)
+    plane.add("atlas", "find_place")
+    for _ in range(2):
+        found = await client.search_tools("find a place", limit=1)
+        assert [tool.name for tool in found] == ["atlas_find_place"]
+    assert len(built) == 1
+    assert built[0] != threading.get_ident()

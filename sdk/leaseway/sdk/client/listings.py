@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -327,9 +328,11 @@ class AsyncListings(ABC):
         check_text("query", query)
         check_count("limit", limit)
         tools = await self.list_tools(servers, timeout=timeout)
-        if self._index is None or self._index[0] != tools:
-            self._index = (tools, ToolIndex(tools))
-        return self._index[1].search(query, limit)
+        known = self._index
+        if known is None or known[0] != tools:
+            # The index of thousands of tools takes a second.
+            known = self._index = (tools, await asyncio.to_thread(ToolIndex, tools))
+        return known[1].search(query, limit)
 
     async def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Return a tool's MCP definition, without empty members.
