@@ -37,9 +37,9 @@ _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
 _SHUTDOWN_TIMEOUT: Final = 1.0
 _METADATA: Final = "/.well-known/oauth-protected-resource"
+"""The path of the OAuth protected resource metadata (RFC 9728)."""
 _REGISTRATION: Final = "/register"
 """Where clients register at a front that names no authorization server (MCP 2025-03-26)."""
-"""The path of the OAuth protected resource metadata (RFC 9728)."""
 _USER: Final = "Leaseway-User"
 """The header with the user for whom a request is, if its credential may name users."""
 
