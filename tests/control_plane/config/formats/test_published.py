@@ -115,6 +115,33 @@ def test_dockers_whole_command_line_may_stand_in_the_runtime_arguments() -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "expected"),
+    [
+        ("npm", "--package", ("npx", "-y", "--package", "a", "a")),
+        ("pypi", "--from", ("uvx", "--from", "a", "a")),
+        ("oci", "--name", ("docker", "run", "-i", "--rm", "--name", "a", "a")),
+    ],
+)
+def test_the_value_of_an_option_is_not_the_package_itself(
+    kind: str, option: str, expected: tuple[str, ...]
+) -> None:
+    arguments = [{"type": "named", "name": option, "value": "a"}]
+    package = {"registryType": kind, "identifier": "a", "runtimeArguments": arguments}
+    assert words(published(packages=[package | STDIO])) == expected
+
+
+def test_a_variable_that_docker_is_told_to_pass_may_be_declared_besides() -> None:
+    token = {"isRequired": True, "isSecret": True}
+    option = {"type": "named", "name": "-e", "value": "TOKEN={t}", "variables": {"t": token}}
+    package = {"registryType": "oci", "identifier": "a:1", "runtimeArguments": [option]}
+    parsed = published(
+        packages=[package | {"environmentVariables": [token | {"name": "TOKEN"}]} | STDIO]
+    )
+    assert words(parsed) == ("docker", "run", "-i", "--rm", "-e", "TOKEN", "a:1")
+    assert part(parsed.servers[VariantKey("weather")]).env == {"TOKEN": Value("secret", "TOKEN")}
+
+
 def test_values_that_a_person_has_to_give_become_references() -> None:
     variables = [
         {"name": "TOKEN", "isRequired": True, "isSecret": True},

@@ -128,23 +128,21 @@ def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[Ta
     declared = _declared(package, *_RUNTIME, *_OF_PACKAGE)
     env = [*_given(_named(_items(variables)), declared)]
     options, image = _inputs(package, _RUNTIME), _identifier(package, program)
+    end = len(options)
     if program == "docker":
         passed = [*_passed_by_docker(options, declared)]
-        env += _given([(name, variable) for _, name, variable in passed], declared, unset=True)
+        known = {entry.name for entry in env}
+        further = ((name, variable) for _, name, variable in passed if name not in known)
+        env += _given(further, declared, unset=True)
         options = [item for item in options if all(item is not option for option, *_ in passed)]
-    runtime = [*_arguments(options, declared)]
+        end = _place_of_image(options, image)
+    runtime = [*_arguments(options[:end], declared)]
     if "run" in first and runtime[:1] == ["run"]:  # of docker, before whose options it stands
         runtime = runtime[1:]
-    names = (image, image.rsplit(":", 1)[0])  # some write the whole command line of docker
-    end = next((place for place, word in enumerate(runtime) if word in names), len(runtime))
-    texts = [*first, *(word for word in runtime[:end] if word not in first or word[0] != "-")]
+    texts = [*first, *(word for word in runtime if word not in first or word[0] != "-")]
     if program == "docker":
         texts += [word for entry in env for word in ("-e", entry.name)]
-    texts += [
-        image,
-        *runtime[end + 1 :],
-        *_arguments(_inputs(package, _OF_PACKAGE), declared),
-    ]
+    texts += [image, *_arguments([*options[end + 1 :], *_inputs(package, _OF_PACKAGE)], declared)]
     command = _text(package, "runtimeHint", "runtime_hint") or program
     yield TableEntry("command", at, Leaf(at, command, command))
     yield TableEntry("args", at, Items(at, tuple(Leaf(at, text, text) for text in texts)))
@@ -162,6 +160,17 @@ def _passed_by_docker(
             variable = _variables(option).get(match[2]) or declared.get(match[2])
             if variable is not None:
                 yield option, match[1], variable
+
+
+def _place_of_image(options: Sequence[Tree], image: str) -> int:
+    """Return where the image is among docker's options: some write its whole command line there."""
+    names = (image, image.rsplit(":", 1)[0])
+    words = (item.text if isinstance(item, Leaf) else _positional(item) for item in options)
+    return next((place for place, word in enumerate(words) if word in names), len(options))
+
+
+def _positional(argument: Tree) -> str:
+    return "" if _text(argument, "type") == "named" else _text(argument, "value")
 
 
 def _inputs(package: Tree, keys: Sequence[str]) -> list[Tree]:
