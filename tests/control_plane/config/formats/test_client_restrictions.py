@@ -98,6 +98,7 @@ def test_filters_of_tools_are_taken_over_exactly(keys: dict[str, object], names:
         {"permissions": {"deny": ["write"]}},
         {"sandboxEnabled": True},
         {"agents": {"writer": {"enabled": False}}},
+        {"agents": {"writer": {"isEnabled": False}}},
         {"allowedDirectories": ["/srv"]},
         {"requireApproval": "always"},
         {"enabled": "no"},

@@ -184,7 +184,7 @@ def may_restrict(entry: TableEntry) -> bool:
     """
     key = folded(entry.name)
     is_on = entry.value.value if isinstance(entry.value, Leaf) else None
-    if is_on is True or (is_on is False and key != "enabled"):
+    if is_on is True or (is_on is False and key not in ("enabled", "isenabled")):
         key = key.removesuffix("enabled")
     if not looks_restrictive(key):
         return False
