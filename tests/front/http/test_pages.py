@@ -87,6 +87,18 @@ async def test_a_page_of_this_machine_reads_nothing_unless_it_is_named(fake: Fak
         assert not [name for name in said if name.startswith("Access-Control")]
 
 
+async def test_a_page_of_this_machine_sends_nothing_that_a_browser_does_not_ask_for(
+    fake: FakeLeaseway,
+) -> None:
+    body, untyped = json.dumps(INITIALIZE).encode(), ("Content-Type",)
+    async with (
+        front(fake) as url,
+        aiohttp.ClientSession(skip_auto_headers=untyped) as http,
+        http.post(url, data=body, headers={"Origin": "http://localhost:3000"}) as answer,
+    ):
+        assert answer.status == 415
+
+
 async def test_an_allowed_page_reads_why_it_was_refused(fake: FakeLeaseway) -> None:
     async with (
         front(fake, key="k", origins=[PAGE]) as url,

@@ -197,10 +197,9 @@ class AccessCheck:
 async def read_body(http: web.BaseRequest) -> bytes:
     """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
     is_json = http.content_type == "application/json"
-    # A client for Quarkus sent no type; a page that sends none names its origin all the same.
-    if "Content-Type" in http.headers and not (
-        is_json and (http.charset or "utf-8").lower() in _UTF_8
-    ):
+    # A client for Quarkus sends no type. Of a page, a browser would not ask whether it may do so.
+    is_untyped = "Content-Type" not in http.headers and "Origin" not in http.headers
+    if not is_untyped and not (is_json and (http.charset or "utf-8").lower() in _UTF_8):
         raise HttpError(415, "Send messages as application/json, in UTF-8.")
     if http.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
         raise HttpError(415, "Send messages without Content-Encoding.", _CLOSING)
