@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.conftest import BOUND
-from tests.front.harness import INFO, front, host
+from tests.front.harness import INFO, MODERN, front, host
 
+from leaseway.front.http.request_checks import HttpError
 from leaseway.sdk.testing import FakeLeaseway
 
 STREAMS_ONLY = {"Accept": "text/event-stream", "Content-Type": "application/json"}
@@ -78,6 +80,23 @@ async def test_a_client_whose_session_has_ended_reads_the_code_by_which_it_begin
             headers = {**STREAMS_ONLY, **session}
             async with client.http.request(method, url, data=PING, headers=headers) as answer:
                 assert (answer.status, (await answer.json())["error"]["code"]) == (404, -32001)
+
+
+async def test_a_request_whose_session_is_not_found_is_kept_by_no_cycle(fake: FakeLeaseway) -> None:
+    wrong: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("Mcp-Session-Id", {}),
+        ("Leaseway-Session", {"_meta": MODERN}),
+    )
+    async with front(fake) as url, host(url) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for name, params in wrong:
+                with pytest.raises(LookupError, match=r"[Uu]nknown"):
+                    await client.send("ping", params, {name: "x"})
+            assert not [held for held in gc.get_objects() if isinstance(held, HttpError)]
+        finally:
+            gc.enable()
 
 
 async def test_a_session_goes_on_if_its_client_sends_the_newest_version_that_it_knows(

@@ -573,26 +573,27 @@ class HttpFront:
             raise HttpError(400, f"{VERSION_HEADER} {version} has no sessions.")
         if (session_id := http.headers.get(SESSION_HEADER)) is None:
             return cookie.live
-        return await self._session(session_id, scope, SessionNotFound())
+        if (live := await self._opened(session_id, scope)) is None:
+            raise SessionNotFound
+        return live
 
     async def _handle_in_header(self, http: web.BaseRequest, scope: str) -> LiveSession | None:
         handle = http.headers.get(HANDLE_HEADER)
         return await self._session_of_handle(handle, scope) if handle else None
 
     async def _session_of_handle(self, handle: str, scope: str) -> LiveSession:
-        return await self._session(handle, scope, HttpError(404, UNKNOWN_HANDLE))
+        if (live := await self._opened(handle, scope)) is None:
+            raise HttpError(404, UNKNOWN_HANDLE)
+        return live
 
     async def _cookie(self, http: web.BaseRequest, scope: str) -> SessionCookie:
         """Return the session of a request's cookie, if the front uses cookies."""
         session_id = cookie_of(http) if self._uses_cookies else ""
-        live = await self._sessions.open(session_id, scope) if session_id else None
+        live = await self._opened(session_id, scope) if session_id else None
         return SessionCookie(attributes_for(http), self._told_cookies, session_id, live)
 
-    async def _session(self, session_id: str, scope: str, missing: HttpError) -> LiveSession:
+    async def _opened(self, session_id: str, scope: str) -> LiveSession | None:
         try:
-            live = await self._sessions.open(session_id, scope)
+            return await self._sessions.open(session_id, scope)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
-        if live is None:
-            raise missing
-        return live
