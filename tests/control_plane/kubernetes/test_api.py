@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from lightkube.resources.coordination_v1 import Lease
 from tests.conftest import BOUND
 
 from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
@@ -127,3 +128,20 @@ async def test_a_kubeconfig_that_is_replaced_is_read_again(
             kubeconfig_of(tmp_path, {"token": "newer"}, there)
             await fails("Its token is missing")
             assert (await api.list("MCPServer")).version == "7"
+
+
+async def test_a_list_whose_client_is_closed_between_two_pages_fails_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def next_page() -> None:
+        async with api.client.request("list them") as client:
+            for token in ("newer", "newest"):
+                kubeconfig_of(tmp_path, {"token": token}, _NOBODY)
+                with pytest.raises(KubernetesFailure, match="can't be reached"):
+                    await api.list("MCPServer")
+            await client.get(Lease, "it")
+
+    monkeypatch.setenv("KUBECONFIG", kubeconfig_of(tmp_path, {"token": "old"}, _NOBODY))
+    async with open_api("apps") as api:
+        with pytest.raises(KubernetesFailure, match="has been closed"):
+            await next_page()

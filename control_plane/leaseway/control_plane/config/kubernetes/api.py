@@ -166,7 +166,8 @@ class ApiClient:
             if answer.status_code == 401:
                 await self._replace(client, refused=True)
             raise _refusal(request, answer.status_code, answer.reason_phrase, answer) from None
-        except (httpx2.HTTPError, ConfigError, OSError) as error:
+        except (httpx2.HTTPError, ConfigError, OSError, RuntimeError) as error:
+            # The last one is raised between two pages of a list whose client was closed.
             await self._replace(client, refused=False)
             reason = str(error) or type(error).__name__
             if isinstance(error, TimeoutError):
