@@ -199,6 +199,7 @@ async def test_a_revoked_token_is_replaced_once_and_the_calls_succeed(
         ('{"error":"server_error","error_description":"Internal Server Error"}', True),
         ('{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"server_error"}}', False),
         ("server_error", False),
+        (f'{{"error_uri":"server_error","more":{"[" * 1500}{"]" * 1500}}}', False),
     ],
 )
 async def test_a_server_that_failed_to_check_a_token_gets_another_one_once_in_a_while(

@@ -174,7 +174,7 @@ async def is_token_unchecked(response: aiohttp.ClientResponse) -> bool:
 def _says_unchecked(body: bytes) -> bool:
     try:
         return _decode_oauth_error(body).error == "server_error"
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
