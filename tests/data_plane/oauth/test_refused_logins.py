@@ -151,6 +151,16 @@ async def test_a_server_is_listed_with_the_next_login_if_it_refuses_everything_t
     await tokens.aclose()
 
 
+class Problems(IgnoredProblems):
+    open: Fault | None = None
+
+    def report(self, fault: Fault) -> None:
+        self.open = fault
+
+    def clear(self) -> None:
+        self.open = None
+
+
 async def test_a_403_whose_renewal_fails_for_a_moment_leaves_no_problem() -> None:
     away = AuthorizationError("it is away", is_outage=True)
     answers: list[TokenAnswer | AuthorizationError] = [TokenAnswer("good", 3_600.0), away]
@@ -160,15 +170,6 @@ async def test_a_403_whose_renewal_fails_for_a_moment_leaves_no_problem() -> Non
         if isinstance(answer, AuthorizationError):
             raise answer
         return answer
-
-    class Problems(IgnoredProblems):
-        open: Fault | None = None
-
-        def report(self, fault: Fault) -> None:
-            self.open = fault
-
-        def clear(self) -> None:
-            self.open = None
 
     now = 100.0
     tokens, problems = Tokens(obtain, lambda: now), Problems()
@@ -183,6 +184,30 @@ async def test_a_403_whose_renewal_fails_for_a_moment_leaves_no_problem() -> Non
     assert problems.open is None
     assert await grant.credential() is good
     await tokens.aclose()
+
+
+async def test_a_403_during_the_usual_renewal_of_a_token_does_not_end_its_problem() -> None:
+    attempts: list[Attempt] = []
+
+    def obtain(wanted: Wanted, attempt: Attempt) -> TokenAnswer:
+        attempts.append(attempt)
+        if len(attempts) > 1:
+            raise AuthorizationError("it is away", is_outage=True)
+        return TokenAnswer("good", 3_600.0)
+
+    now = 100.0
+    tokens, problems = Tokens(obtain, lambda: now), Problems()
+    spec = server_spec(VariantKey("mail", "acme"), "streamable_http", url="http://h", auth=AUTH)
+    grant = tokens.authorization(spec, ResolvedValues(url="http://h"), problems)
+    assert grant is not None
+    assert await grant.refused(None, 401, REFUSED)
+    now += 3_570
+    good = await grant.credential()  # which is renewed from now on
+    assert not await grant.refused(good, 403, {})
+    assert problems.open is not None
+    assert await grant.credential() is good
+    await tokens.aclose()
+    assert len(attempts) == 2
 
 
 async def test_a_refused_new_token_is_looked_into_once_in_a_while() -> None:

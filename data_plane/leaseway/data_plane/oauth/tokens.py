@@ -317,13 +317,11 @@ class _Grant:
         self._scopes: tuple[str, ...] = ()
         self._tried: dict[str, float] = {}  # until when a scope is not requested again
         self._step_up: asyncio.Task[None] | None = None
-        self._failures = 0
-        self._questioned_until = 0.0
-        self._doubt = Doubt()
+        self._doubt, self._questioned_until = Doubt(), 0.0
         self._lacks_login = False  # the server has not asked for one
-        self._changes, self._looked_at = 0, -1  # of logins; at which one was looked for last
-        self._doubted_at = 0  # at which another one was
-        self._not_before = 0.0
+        # Changes of logins: all, and at the last looks for one and for another one.
+        self._changes, self._looked_at, self._doubted_at = 0, -1, 0
+        self._failures, self._not_before = 0, 0.0
         self._fault: Fault | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -461,19 +459,21 @@ class _Grant:
         """
         if token is None or self._now() < self._not_before:
             return False
-        is_new = self._now() < token.trusted_until
-        is_due = self._running is None and self._doubt.is_due(token, self._now(), is_new=is_new)
-        may_be_other = self._wanted.is_of_anybody and self._doubted_at != self._changes
-        if not is_due and not may_be_other and self._running is None:
-            return False
-        self._doubted_at = self._changes
+        now, is_own = self._now(), self._running is None  # an attempt in progress may help, too
+        is_due = is_own and self._doubt.is_due(token, now, is_new=now < token.trusted_until)
+        if is_own:
+            may_be_other = self._wanted.is_of_anybody and self._doubted_at != self._changes
+            if not is_due and not may_be_other:
+                return False
+            self._doubted_at = self._changes
         attempt = replace(self._usual_attempt(), refused=token.answer.access_token)
         try:
             found = await self._renewed(replace(attempt, is_new=not is_due, is_doubted=True))
         except Fault as fault:
             if fault.reason is Reason.LOGIN_REQUIRED:
                 raise
-            self._end_fault()  # the server has answered, after all
+            if is_own:
+                self._end_fault()  # the server has answered, after all
             return False
         if is_due:
             self._doubt.end(found)
