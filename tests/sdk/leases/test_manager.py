@@ -17,6 +17,7 @@ from leaseway.sdk import (
     LeasewayError,
 )
 from leaseway.sdk.leases import manager
+from leaseway.sdk.leases.lease import ClientLease
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -113,6 +114,23 @@ async def test_a_client_releases_a_lease_that_only_another_client_has_used(
         lease = await other.session("dialog").acquire("desk")
         assert await client.session("dialog").release("desk") is True
         assert worker.released == [lease.id]
+
+
+async def test_a_session_that_joins_a_lease_while_it_releases_it_acquires_another_one(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, releases = client.session("dialog"), client._runtime().leases._releases
+    release = releases.release
+
+    async def release_joined(lease: ClientLease) -> bool:
+        assert (await session.acquire("desk")).id == lease.lease_id
+        return await release(lease)
+
+    monkeypatch.setattr(releases, "release", release_joined)
+    async with AsyncClient(plane.address) as other:
+        await other.session("dialog").acquire("desk")
+        assert await session.release("desk") is True
+        assert (await session.call_tool("desk_open")).new_lease is not None
 
 
 async def test_a_release_fails_if_nobody_tells_what_other_clients_hold(

@@ -303,18 +303,23 @@ class LeaseManager:
         # At once: a worker that hangs must not delay the release at another one.
         ended = [self._releases.leave_unknown(key, worker, 0.0) for worker in abandoned]
         if not is_known and not abandoned:
-            lease = await self._find_of_others(key)
+            return await self._release_of_others(key)
         if lease is not None:
             ended.append(self._releases.release(lease))
         return any(await asyncio.gather(*ended))
 
-    async def _find_of_others(self, key: LeaseKey) -> ClientLease | None:
-        """Return the lease that other clients of a session use, if there is one."""
+    async def _release_of_others(self, key: LeaseKey) -> bool:
+        """Release the lease that other clients of a session use; return whether this ended one."""
         deadline = self._loop.time() + _RELEASE_TIMEOUT
         answer = await self._control.find_lease(key.session, key.server_id, deadline)
         if not answer.lease_id:
-            return None
-        return ClientLease(key, answer.lease_id, worker_from_proto(answer.worker), owned=False)
+            return False
+        worker = worker_from_proto(answer.worker)
+        lease = ClientLease(key, answer.lease_id, worker, owned=False)
+        is_ended = await self._releases.release(lease)
+        # A call of this client may have joined it meanwhile.
+        self.book.forget_released(key, lease.lease_id, self._loop.time())
+        return is_ended
 
     async def close_session(self, session: str, holder: object) -> None:
         """Leave a session: its leases end unless another client uses them.
