@@ -206,3 +206,12 @@ async def test_a_login_goes_to_a_worker_that_serves_the_named_server_or_to_any(
         await client.call_tool("mcp_admin:mcp_login", {"serverId": server_id})
     assert [call.server_id for call in second.calls[:3]] == ["mcp_admin"] * 3
     assert len(worker.calls) + len(second.calls) == 4
+
+
+async def test_a_tool_of_a_newer_plane_is_not_taken_for_a_release(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.add("mcp_admin", "mcp_other")
+    await client.call_tool("mcp_admin:mcp_other", {"serverId": "time"})
+    assert [call.server_id for call in worker.calls] == ["mcp_admin"]
+    assert not plane.finds

@@ -33,7 +33,7 @@ from leaseway.wire.bounds import BATCH_SIZE, CALL_TIMEOUT, MAX_ARGUMENTS, MAX_CA
 from leaseway.wire.channels.trace_context import NO_TRACE, headers_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
-from leaseway.wire.messages.admin import LOGIN_TOOL, named_server
+from leaseway.wire.messages.admin import LOGIN_TOOL, RELEASE_TOOL, named_server
 from leaseway.wire.messages.frames import head_field
 from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.names import qualified
@@ -348,12 +348,12 @@ class CallRunner:
     async def _route_own_tool(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker for a call of one of Leaseway's own tools, by the server it names."""
         server_id = named_server(state.payload)
-        if server_id is None:
-            return self._pool.pick(target.workers, state.avoid)
-        if target.own_tool == LOGIN_TOOL:
+        workers = target.workers
+        if server_id is not None and target.own_tool == RELEASE_TOOL:
+            return await self._route_release(state, target, server_id, at)
+        if server_id is not None and target.own_tool == LOGIN_TOOL:
             workers = await self._login_workers(state, target, server_id)
-            return self._pool.pick(workers, state.avoid)
-        return await self._route_release(state, target, server_id, at)
+        return self._pool.pick(workers, state.avoid)
 
     async def _login_workers(
         self, state: CallState, target: Target, server_id: str

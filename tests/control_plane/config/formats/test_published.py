@@ -142,6 +142,17 @@ def test_a_variable_that_docker_is_told_to_pass_may_be_declared_besides() -> Non
     assert part(parsed.servers[VariantKey("weather")]).env == {"TOKEN": Value("secret", "TOKEN")}
 
 
+def test_of_two_values_of_a_variable_docker_is_told_the_last_one() -> None:
+    options = [
+        {"type": "named", "name": "-e", "value": "MODE={m}", "variables": {"m": {"default": mode}}}
+        for mode in ("slow", "fast")
+    ]
+    package = {"registryType": "oci", "identifier": "a:1", "runtimeArguments": options}
+    parsed = published(packages=[package | STDIO])
+    assert words(parsed) == ("docker", "run", "-i", "--rm", "-e", "MODE", "a:1")
+    assert part(parsed.servers[VariantKey("weather")]).env == {"MODE": Value("literal", "fast")}
+
+
 def test_values_that_a_person_has_to_give_become_references() -> None:
     variables = [
         {"name": "TOKEN", "isRequired": True, "isSecret": True},

@@ -131,9 +131,10 @@ def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[Ta
     end = len(options)
     if program == "docker":
         passed = [*_passed_by_docker(options, declared)]
-        known = {entry.name for entry in env}
-        further = ((name, variable) for _, name, variable in passed if name not in known)
-        env += _given(further, declared, unset=True)
+        further = {name: variable for _, name, variable in passed}  # docker takes the last one, too
+        for entry in env:
+            further.pop(entry.name, None)
+        env += _given(further.items(), declared, unset=True)
         options = [item for item in options if all(item is not option for option, *_ in passed)]
         end = _place_of_image(options, image)
     runtime = [*_arguments(options[:end], declared)]
