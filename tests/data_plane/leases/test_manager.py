@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.conftest import BOUND
 from tests.data_plane.conftest import rpc_fault, worker_bench
 
 from leaseway.spec.policy import ArgumentRule, ServerPolicy, TenantLimits
@@ -339,19 +338,6 @@ async def test_another_session_cannot_renew_a_lease_that_its_session_renews(
     )
     assert seconds((await renew("s1")).ttl) == 30
     assert held.expires_at >= end
-
-
-async def test_releasing_a_lease_cancels_the_start_of_its_instance(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    bench.servers.gate = asyncio.Event()  # never set: the server would start for ever
-    acquiring = asyncio.ensure_future(acquire(bench))
-    await bench.until(lambda: bench.worker.leases.leases)
-    (lease,) = bench.worker.leases.leases
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
-    async with asyncio.timeout(BOUND):
-        assert (await rpc_fault(acquiring)).reason is Reason.LEASE_RELEASED
-        await bench.until(lambda: not bench.servers.live)
-        await bench.until(lambda: not bench.worker.pool.context.instances.count("db"))
 
 
 async def test_a_lease_is_reported_while_its_instance_starts(bench: Bench) -> None:

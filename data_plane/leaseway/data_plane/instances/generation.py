@@ -448,12 +448,7 @@ class Generation(InstanceOwner):
             raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.instances.make_room(self.key.server_id, limit)
-        live = self.instances.open(lease_id, names, greeting, awaited=True)
-        try:
-            await self.instances.start(live)
-        finally:
-            self._spares.reconcile()
-        return live
+        return await self._spares.start_for(lease_id, names, greeting)
 
     def _expire_leases(self) -> None:
         """End the leases whose instance is too old or idle, also while draining (design.md#leases).

@@ -106,6 +106,8 @@ class LiveInstance:
         greeting: How it introduces itself to its server.
         turn: Its turn to start.
         is_modern: Whether its server needs no handshake; False before it is ready.
+        knows_caller: Whether a call that waited for its start has been asked by its server: it
+            serves the lease of that call only.
     """
 
     __slots__ = (
@@ -130,6 +132,7 @@ class LiveInstance:
         "idle_since",
         "instance",
         "is_modern",
+        "knows_caller",
         "lease_id",
         "overdue",
         "own",
@@ -154,6 +157,7 @@ class LiveInstance:
     ) -> None:
         self.greeting = request.greeting
         self.is_modern = False
+        self.knows_caller = False
         self.spec = spec
         self.owner = owner
         self.calls = 0
@@ -500,7 +504,9 @@ class LiveInstance:
             self.sink.tell_lease_end(self.lease_id, ended)
 
     def find_caller(self, instance: object, method: str) -> Callbacks | None:
-        return self.owner.find_caller(self, method) if self.owner is not None else None
+        found = self.owner.find_caller(self, method) if self.owner is not None else None
+        self.knows_caller = self.knows_caller or found is not None
+        return found
 
     def on_disconnected(self, instance: object) -> None:
         if self.owner is not None:

@@ -80,6 +80,13 @@ def test_an_idle_spare_within_the_target_stays_and_a_surplus_one_closes() -> Non
     assert plan(policy, 0.0, 1.0, now=5.0).close == (0,)
 
 
+def test_further_surplus_spares_wait_a_minute_for_a_lease() -> None:
+    policy = InstancePolicy()
+    assert plan(policy, 0.0, 1.0, 2.0, now=59.0) == SparePlan((), False, 60.0)
+    assert plan(policy, 0.0, 1.0, 2.0, now=61.0) == SparePlan((0, 1), False, math.inf)
+    assert plan(InstancePolicy(warm=1), 0.0, 1.0, now=60.0).close == (0,)
+
+
 def test_an_old_spare_closes_once_its_replacement_has_started() -> None:
     policy = InstancePolicy(warm=1, max_age=10.0)
     assert plan(policy, 0.0, now=4.0).check_at == 5.0

@@ -18,6 +18,8 @@ _QUIET: Final = 0.05
 """Seconds without a lease of a spare, after which used spares are replaced."""
 _LONGEST_PAUSE: Final = 1.0
 """Seconds after the first of several leases at which used spares are replaced in any case."""
+_LEFT_KEPT: Final = 60.0
+"""Seconds that further surplus spares wait for a lease: a client that gave up soon tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ def plan_spares(
     """Plan the changes to the spares of one generation.
 
     An old spare is closed when there are enough young ones, or when a replacement needs its room.
-    A surplus spare, from a probe, stays until its idle timeout. Leases come first: with negative
-    room, spares are closed.
+    One surplus spare, from a probe, stays until its idle timeout; further ones, from starts that
+    released leases left, for a minute. Leases come first: with negative room, spares are closed.
 
     Args:
         policy: The server's.
@@ -133,8 +135,13 @@ def plan_spares(
     old = [index for index in oldest_first if now >= spare_age_deadline(policy, spares[index])]
     young = [index for index in oldest_first if index not in old]
     close = list(old) if len(young) >= target else []
-    surplus = young[: max(0, len(young) - target)]
-    close += [index for index in surplus if now >= idle_deadline(policy, spares[index], now)]
+    ends = {
+        index: idle_deadline(policy, spares[index], now)
+        for index in young[: max(0, len(young) - target)]
+    }
+    for index in young[: max(0, len(young) - max(target, 1))]:
+        ends[index] = min(ends[index], spares[index].up_since + _LEFT_KEPT)
+    close += [index for index, end in ends.items() if now >= end]
     kept = [index for index in (*old, *young) if index not in close]
     missing = target - len(young) - starting
     excess = max(0, -(room + len(close)))
@@ -146,6 +153,5 @@ def plan_spares(
     for index in young:
         if index not in close:
             deadlines.append(spare_age_deadline(policy, spares[index]))
-            if index in surplus:
-                deadlines.append(idle_deadline(policy, spares[index], now))
+            deadlines.append(ends.get(index, math.inf))
     return SparePlan(tuple(close), start, min(deadlines))
