@@ -22,10 +22,12 @@ from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins.login import LoginRequest, Told, log_in
+from leaseway.data_plane.oauth.metadata import discover
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.sealed import SealedTokens, key_of
 from leaseway.data_plane.oauth.tokens import Tokens
+from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import Auth
 from leaseway.spec.kinds.table import server_spec
 from leaseway.spec.model import VariantKey
@@ -206,6 +208,19 @@ async def test_bearer_tokens_stay_where_the_server_does_not_ask_for_more(
             await instance.close()
     finally:
         await server.close()
+
+
+async def test_signatures_in_metadata_are_no_reason_to_bind_tokens_to_a_key() -> None:
+    guarded = Guarded()
+    listening = await guarded.start()
+    algorithms = {"dpop_signing_alg_values_supported": ["ES256"]}
+    guarded.metadata = guarded.protected = algorithms
+    try:
+        url, auth = f"{guarded.base}/mcp", Auth("client_credentials", values=VALUES)
+        found = await in_thread(discover, Web([url]), url, auth, Challenge(401))
+        assert not found.proof
+    finally:
+        await listening.close()
 
 
 @pytest.mark.parametrize(

@@ -205,23 +205,23 @@ def _proof_algorithm(
 ) -> str:
     """Return how a token's proofs of possession are signed; empty if it needs none.
 
-    What the authorization server can do decides nothing alone: many can bind tokens to keys that
-    their servers would then refuse.
+    What both can do decides nothing alone: many authorization servers can bind tokens to keys, and
+    write that into the metadata of servers that refuse such tokens.
 
     Raises:
         AuthorizationError: It needs them, and nothing that all support is known here.
     """
     if auth.dpop == NEVER:
         return ""
-    accepted = texts_in(protected, "dpop_signing_alg_values_supported")
     is_needed = (
         auth.dpop == ALWAYS
         or challenge.asks_only_proof
         or protected.get("dpop_bound_access_tokens_required") is True
     )
-    is_offered = (challenge.asks_proof or accepted) and server.proof_algorithms
+    is_offered = challenge.asks_proof and server.proof_algorithms
     if not is_needed and not is_offered:
         return ""
+    accepted = texts_in(protected, "dpop_signing_alg_values_supported")
     found = choose_algorithm(server.proof_algorithms, accepted, challenge.algorithms)
     if not found and is_needed:
         raise AuthorizationError(
