@@ -14,7 +14,7 @@ from tests.data_plane.doubles.servers import ECHO
 
 from leaseway.data_plane.sync import outgoing, subjects
 from leaseway.spec.auth import Auth
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import InstancePolicy, ServerSpec, VariantKey
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -103,6 +103,21 @@ async def test_who_logs_in_is_listed_unasked_and_a_logout_is_told(bench: Any) ->
     bench.worker.pool.end_logins({VariantKey("mail", "default", "anna")})
     ended = await bench.plane.expect("subject_listing")
     assert (ended.user, ended.HasField("lists")) == ("anna", False)
+
+
+async def test_an_ended_login_is_no_change_of_the_configuration(bench: Any) -> None:
+    await bench.serve("time", auth=FOR_USERS, instances=InstancePolicy(start="eager"))
+    pool = bench.worker.pool
+    generation = pool.resolve("time", "default")
+    await generation.wait_for_shared("")
+    nobody = Fault(Reason.LOGIN_REQUIRED, "Nobody is logged in.")
+    bench.servers.faults = [nobody] * 100
+    pool.end_logins({VariantKey("time")})
+    assert generation.draining, "nothing is served with the login that has ended"
+    report = await bench.plane.expect_report(
+        lambda report: any(problem.reason == "LOGIN_REQUIRED" for problem in report.problems)
+    )
+    assert {problem.reason for problem in report.problems} == {"LOGIN_REQUIRED"}
 
 
 async def test_another_control_plane_is_told_what_was_listed(bench: Any) -> None:

@@ -489,6 +489,10 @@ class Generation(InstanceOwner):
             if not live.lease_id:
                 self.instances.retire(live)
         self.problems.end()
+        self.drain_predecessor()
+
+    def drain_predecessor(self) -> None:
+        """Let no older generation serve any more."""
         predecessor = self.pop_predecessor()
         if predecessor is not None:
             predecessor.drain()

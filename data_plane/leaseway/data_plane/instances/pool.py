@@ -249,6 +249,7 @@ class Pool:
         for generation in tuple(self._current.values()):
             if generation.key in subjects:  # it stands for all
                 self.replace(generation, keeps_logins=True)
+                self._current[generation.key].drain_predecessor()  # it has no login either
                 generation.end_all(f"the login to server {generation.key} has ended")
 
     def replace_logins(self, subjects: Collection[VariantKey]) -> None:
