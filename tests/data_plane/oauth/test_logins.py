@@ -17,13 +17,16 @@ from aiohttp import web
 from tests.conftest import BOUND
 from tests.data_plane.oauth.guarded import Guarded
 from tests.data_plane.oauth.logging_in import CONSOLE, Logging, query_of, wanted_of
+from tests.ports import free_port
 
 from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins import login as login_module
 from leaseway.data_plane.oauth.logins.login import (
+    LoginRequest,
     begin_login,
     finish_login,
+    log_in,
 )
 from leaseway.data_plane.oauth.logins.redirects import Redirect
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, discover, habits_of
@@ -236,6 +239,24 @@ async def test_a_refused_redirect_is_told_with_what_to_do(
     monkeypatch.setattr(registering, "check_registration", lambda wanted: "invalid_redirect_uri")
     with pytest.raises(AuthorizationError, match=f"{words}.* write its client_id"):
         await in_thread(begin_login, wanted_of(registering), store, redirect)
+
+
+@pytest.mark.parametrize(
+    ("is_fixed", "accepts_documents", "words"),
+    [
+        (False, False, r":(\d+)/callback, and write its client_id and redirect_port: \1$"),
+        (True, False, "/in, and write its client_id$"),
+        (True, True, "/in, and write its client_id, or write client_metadata_url"),
+    ],
+)
+async def test_who_has_to_register_a_client_is_told_what_to_write(
+    guarded: Guarded, store: LoginStore, is_fixed: bool, accepts_documents: bool, words: str
+) -> None:
+    guarded.metadata = {"client_id_metadata_document_supported": accepts_documents}
+    address = f"http://127.0.0.1:{free_port()}/in" if is_fixed else ""
+    request = LoginRequest(wanted_of(guarded, redirect_uri=address), tell=print)
+    with pytest.raises(AuthorizationError, match=words):
+        await in_thread(log_in, request, store)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

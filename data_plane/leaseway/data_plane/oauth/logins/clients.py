@@ -169,7 +169,7 @@ class PlannedLogin:
         if not server.registration_endpoint:
             raise AuthorizationError(
                 f"the authorization server {server.issuer} registers no clients:"
-                f" {_how_to_register(redirect)}",
+                f" {self._how_to_register(redirect)}",
                 is_lasting=True,
             )
         document: dict[str, Any] = {
@@ -190,7 +190,7 @@ class PlannedLogin:
         if not is_success(response):
             error = refusal(server, response)
             if not error.is_outage:
-                how = _how_to_register(redirect, error.code)
+                how = self._how_to_register(redirect, error.code)
                 error.args = (f"{error}, when a client was to be registered: {how}",)
             raise error
         answer = document_of(response) or {}
@@ -214,6 +214,30 @@ class PlannedLogin:
             expires_at=expires_at if secret else None,
         )
 
+    def _how_to_register(self, redirect: str, code: str = "") -> str:
+        """Return what a person does instead of a registration.
+
+        Args:
+            redirect: Of the login; empty for one on another device.
+            code: Why the registration was refused; may be empty.
+        """
+        auth = self.wanted.auth
+        how = (
+            f"register one there, with the redirect {redirect or 'of a native client'}, and write"
+            " its client_id"
+        )
+        has_port = auth.redirect_port or urlsplit(auth.redirect_uri).port
+        if redirect and self.kind != redirect and not has_port:  # any was taken
+            how = f"{how} and redirect_port: {urlsplit(redirect).port}"
+        if self.server.accepts_metadata_documents:
+            how = f"{how}, or write client_metadata_url, the address of a document about one"
+        if code != _INVALID_REDIRECT:
+            return how
+        if is_loopback(redirect):
+            name = "http://localhost/callback"
+            return f"write redirect_uri: {name} in auth and log in by leaseway login, or {how}"
+        return f"log in by leaseway login, whose redirect stays on its machine, or {how}"
+
 
 def _variants(
     document: Mapping[str, Any], server: AuthorizationServer, scopes: Sequence[str]
@@ -231,25 +255,6 @@ def _variants(
         yield usual, {"grant_types": [name for name in document["grant_types"] if name != _REFRESH]}
     if not server.client_auth_methods:
         yield usual, {"token_endpoint_auth_method": "none"}
-
-
-def _how_to_register(redirect: str, code: str = "") -> str:
-    """Return what a person does instead of a registration.
-
-    Args:
-        redirect: Of the login; empty for one on another device.
-        code: Why the registration was refused; may be empty.
-    """
-    how = (
-        f"register one there, with the redirect {redirect or 'of a native client'}, and write its"
-        " client_id"
-    )
-    if code != _INVALID_REDIRECT:
-        return how
-    if is_loopback(redirect):
-        name = "http://localhost/callback"
-        return f"write redirect_uri: {name} in auth and log in by leaseway login, or {how}"
-    return f"log in by leaseway login, whose redirect stays on its machine, or {how}"
 
 
 def refuses_offline(planned: PlannedLogin, client: LoginClient, error: AuthorizationError) -> bool:
