@@ -78,17 +78,21 @@ async def test_few_starts_are_left() -> None:
         asked = await begin(bench, *sessions)
         await release(bench, *sessions)
         await asyncio.gather(*asked, return_exceptions=True)
-        await bench.until(lambda: len(bench.servers.live) == 4)
+        bench.servers.gate.set()
+        await bench.until(lambda: [each.state for each in bench.servers.live] == ["ready"] * 4)
 
 
-async def test_a_start_that_has_not_begun_ends_with_its_lease() -> None:
+@pytest.mark.parametrize("warm", [0, 1])
+async def test_a_start_that_has_not_begun_ends_with_its_lease(warm: int) -> None:
     async with worker_bench(64, concurrent_starts=1) as bench:
-        await bench.serve("db", shared=False)
         bench.servers.gate = asyncio.Event()
-        asked = await begin(bench, "s1", "s2")
-        await release(bench, "s1", "s2")
-        await asyncio.gather(*asked, return_exceptions=True)
-        await bench.until(lambda: bench.servers.live == bench.servers.opened[:1])
+        await bench.serve("other", shared=False, instances=InstancePolicy(warm=1))
+        await bench.until(lambda: bench.servers.opened)  # it has the only place
+        await bench.serve("db", shared=False, instances=InstancePolicy(warm=warm))
+        (asked,) = await begin(bench, "s1")
+        await release(bench, "s1")
+        assert (await rpc_fault(asked)).reason is Reason.LEASE_RELEASED
+        await bench.until(lambda: bench.servers.opened[1] not in bench.servers.live)
 
 
 async def test_a_start_with_the_name_of_a_session_ends_with_its_lease(bench: Bench) -> None:
@@ -124,4 +128,14 @@ async def test_a_left_start_ends_with_the_generation(bench: Bench) -> None:
     await release(bench, "s1")
     assert (await rpc_fault(asked)).reason is Reason.LEASE_RELEASED
     await bench.push(removals=[key_to_proto(VariantKey("db"))])
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_the_start_of_a_spare_of_a_removed_server_ends_with_its_lease(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    (asked,) = await begin(bench, "s1")
+    await bench.push(removals=[key_to_proto(VariantKey("db"))])
+    await release(bench, "s1")
+    assert (await rpc_fault(asked)).reason is Reason.LEASE_RELEASED
     await bench.until(lambda: not bench.servers.live)

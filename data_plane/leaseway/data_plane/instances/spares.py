@@ -179,13 +179,10 @@ class Spares:
     def _may_leave(self, start: _Start) -> bool:
         """Return whether a start goes on for the next lease."""
         live = start.live
-        if live.knows_caller:
+        is_bound = live.is_queued or live.knows_caller or live.spec.needs_holder
+        if is_bound or not self._running:
             return False
-        if start.is_planned:
-            return True
-        left = sum(other.is_left for other in self._starts)
-        is_bound = live.is_queued or live.spec.needs_holder
-        return self._running and left <= _MAX_LEFT and not is_bound
+        return start.is_planned or sum(other.is_left for other in self._starts) <= _MAX_LEFT
 
     def reconcile(self) -> None:
         """Close and start spares as planned, and set the alarm for the next plan."""
