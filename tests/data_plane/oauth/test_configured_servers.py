@@ -15,7 +15,7 @@ from leaseway.data_plane.oauth.challenges import Challenge
 from leaseway.data_plane.oauth.discoveries import Discoveries
 from leaseway.data_plane.oauth.errors import AuthorizationError
 from leaseway.data_plane.oauth.logins.login import begin_login, finish_login
-from leaseway.data_plane.oauth.metadata import discover, habits_of
+from leaseway.data_plane.oauth.metadata import discover, habits_of, has_left
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.requests import Client
 from leaseway.data_plane.oauth.web import Web
@@ -28,6 +28,7 @@ from leaseway.wire.channels.fetching import Response, in_thread
 
 __all__ = ["bench"]
 SERVER = "https://api.example.com/mcp"
+PROTECTED = "https://api.example.com/.well-known/oauth-protected-resource/mcp"
 METADATA = "https://login.example.com/v4/openid?p=sign_in"
 ISSUER = "https://login.example.com"
 ENDPOINT = "https://login.example.com/token"
@@ -85,6 +86,50 @@ def test_the_issuer_of_written_metadata_is_theirs_or_the_written_one(
     with pytest.raises(AuthorizationError, match="issuer in auth") as caught:
         discover(documents.web(), SERVER, auth, Challenge(401))
     assert caught.value.is_lasting
+
+
+@pytest.mark.parametrize(
+    ("named", "issuer", "tokens", "is_right"),
+    [
+        ("https://a.example/customer", "https://a.example", "https://a.example/token", True),
+        ("https://a.example/org/x", "https://a.example/org/", "https://a.example/token", True),
+        (
+            "https://a.example/org/v2",
+            "https://a.example/{tenantid}/v2",
+            "https://a.example/t",
+            True,
+        ),
+        ("https://a.example/customer", "https://a.example", "https://b.example/token", False),
+        ("https://a.example/customer", "https://a.example/cust", "https://a.example/token", False),
+        ("https://a.example", "https://a.example/customer", "https://a.example/token", False),
+        ("https://a.example/x", "https://{tenantid}/x", "https://a.example/token", False),
+        (
+            "https://a.example/x/y/v2",
+            "https://a.example/{tenantid}/v2",
+            "https://a.example/t",
+            False,
+        ),
+        ("https://a.example/customer", "https:/", "https://a.example/token", False),
+    ],
+)
+def test_an_issuer_of_a_whole_host_is_meant_by_the_addresses_of_its_customers(
+    named: str, issuer: str, tokens: str, is_right: bool
+) -> None:
+    documents = Documents()
+    origin, path = named[:17], named[17:]
+    place = f"{origin}/.well-known/oauth-authorization-server{path}"
+    documents.documents |= {
+        PROTECTED: {"resource": SERVER, "authorization_servers": [named]},
+        place: {"issuer": issuer, "token_endpoint": tokens},
+    }
+    auth, challenge = Auth("client_credentials"), Challenge(401)
+    if is_right:
+        found = discover(documents.web(), SERVER, auth, challenge)
+        assert found.server.issuer == issuer
+        assert not has_left(documents.web(), SERVER, challenge, issuer)
+    else:
+        with pytest.raises(AuthorizationError, match=f"write auth_server_metadata_url: {place} in"):
+            discover(documents.web(), SERVER, auth, challenge)
 
 
 def test_written_metadata_that_are_not_there_are_an_error_that_says_who_wrote_them() -> None:

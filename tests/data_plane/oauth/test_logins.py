@@ -151,6 +151,9 @@ def test_a_large_provider_is_known_by_its_token_endpoint_if_it_names_no_issuer()
         ("https://a.example/", "https://a.example", False),
         ("https://a.example", "https://b.example", False),
         ("https://a.example", "https://a.example/b", False),
+        ("https://a.example/{tenantid}/v2", "https://a.example/7f3e/v2", True),
+        ("https://a.example/{tenantid}/v2", "https://b.example/7f3e/v2", False),
+        ("https://{tenantid}", "https://b.example", False),
     ],
 )
 async def test_the_issuer_of_a_redirect_is_compared_character_by_character(

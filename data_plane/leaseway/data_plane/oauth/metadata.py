@@ -40,6 +40,7 @@ _BELOW_PATH: Final = "/.well-known/oauth-authorization-server"
 _PLACE: Final = re.compile(
     r"(https?://.+)/\.well-known/(?:oauth-authorization-server|openid-configuration)(/.*)?"
 )
+_TENANT_GAP: Final = "{tenantid}"
 _MAX_ISSUERS: Final = 3
 """Authorization servers of one server that are tried."""
 
@@ -245,7 +246,7 @@ def has_left(web: Web, url: str, challenge: Challenge, issuer: str) -> bool:
     if protected is None or not _is_about(url, protected):  # the right ones may be unreachable
         return False
     issuers = _issuers_in(protected)
-    return bool(issuers) and not any(is_same_issuer(named, issuer) for named in issuers)
+    return bool(issuers) and not any(_may_mean(named, issuer) for named in issuers)
 
 
 def is_same_issuer(one: str, other: str) -> bool:
@@ -256,6 +257,25 @@ def is_same_issuer(one: str, other: str) -> bool:
     can answer for it; many servers and issuers do not write the same.
     """
     return one == other or _place_of_issuer(one) == _place_of_issuer(other)
+
+
+def _may_mean(named: str, issuer: str) -> bool:
+    """Return whether an issuer may be the one that a server names by another address.
+
+    Some hosts have an address for each of their customers, and one issuer for all: what is above
+    that address (Atlassian), or it with a gap (Microsoft Entra).
+    """
+    place, above = _place_of_issuer(named), _place_of_issuer(issuer)
+    is_below = is_web_address(above) and place.startswith(f"{above}/")
+    return place == above or is_below or fills_gap(named, issuer)
+
+
+def fills_gap(name: str, issuer: str) -> bool:
+    """Return whether a name is that of an issuer whose path has a gap for a tenant."""
+    before, gap, after = issuer.partition(_TENANT_GAP)
+    if not gap or not is_web_address(before) or not urlsplit(before).path:
+        return False
+    return re.fullmatch(f"{re.escape(before)}[A-Za-z0-9.-]+{re.escape(after)}", name) is not None
 
 
 def _place_of_issuer(issuer: str) -> str:
@@ -285,6 +305,19 @@ def _describes(issuer: str, document: Mapping[str, Any]) -> bool:
     return _is_of(issuer, document) and bool(text_in(document, "token_endpoint"))
 
 
+def _is_of_host(named: str, document: Mapping[str, Any]) -> bool:
+    """Return whether a document is the metadata of a host's one issuer for many addresses.
+
+    It names itself, so its tokens must be from that host, too.
+    """
+    from yarl import URL
+
+    issuer, tokens = text_in(document, "issuer"), text_in(document, "token_endpoint")
+    if not _may_mean(named, issuer) or not is_web_address(tokens):
+        return False
+    return URL(tokens).origin() == URL(issuer).origin()
+
+
 def _is_about(url: str, protected: Mapping[str, Any]) -> bool:
     """Return whether metadata of a resource are those of a server."""
     from mcp.shared.auth_utils import check_resource_allowed
@@ -305,7 +338,7 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
         named = ""
     places = build_protected_resource_metadata_discovery_urls(named or None, url)
     named_by = "the server" if named else ""
-    return _first_document(
+    found = _first_document(
         web,
         dict.fromkeys(places),
         named_by=named_by,
@@ -313,6 +346,7 @@ def _protected_resource(web: Web, url: str, challenge: Challenge) -> dict[str, A
         members=("resource", "authorization_servers"),
         is_right=partial(_is_about, url),
     )
+    return None if found is None else found[1]
 
 
 def _configured_server(web: Web, auth: Auth, url: str) -> AuthorizationServer:
@@ -327,8 +361,9 @@ def _configured_server(web: Web, auth: Auth, url: str) -> AuthorizationServer:
     if not auth.auth_server_metadata_url:
         return authorization_server(web, auth.issuer, url)
     place = auth.auth_server_metadata_url
-    document = _first_document(web, {place: None}, named_by="auth", allows_pages=False)
-    assert document is not None  # it must exist
+    answer = _first_document(web, {place: None}, named_by="auth", allows_pages=False)
+    assert answer is not None  # it must exist
+    document = answer[1]
     found = text_in(document, "issuer")
     if auth.issuer and found and not is_same_issuer(found, auth.issuer):
         raise AuthorizationError(
@@ -361,14 +396,14 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         own = build_oauth_authorization_server_metadata_discovery_urls(url, url)
         origin = str(URL(url).origin())
         places = [own[0], *build_oauth_authorization_server_metadata_discovery_urls(origin, url)]
-    document = _first_document(
+    answer = _first_document(
         web,
         dict.fromkeys(places),
         allows_pages=not issuer,
         members=("issuer", "token_endpoint"),
         is_right=partial(_describes, issuer),
     )
-    if document is None:
+    if answer is None:
         if issuer:
             raise AuthorizationError(
                 f"the authorization server {place_of(issuer)} has no metadata where they are looked"
@@ -376,12 +411,13 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
                 is_lasting=True,
             )
         return _by_convention(url)
+    place, document = answer
     found = text_in(document, "issuer")
-    if not _is_of(issuer, document):
+    if not _is_of(issuer, document) and not _is_of_host(issuer, document):
         raise AuthorizationError(
             f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
             f" {place_of(found)}; nothing was sent to it; if that is right, write"
-            f" {METADATA_URL} in auth",
+            f" {METADATA_URL}: {place_of(place)} in auth",
             is_lasting=True,
         )
     return _server(document, found, issuer or url)
@@ -471,8 +507,10 @@ def _first_document(
     allows_pages: bool,
     members: Sequence[str] = (),
     is_right: Callable[[Mapping[str, Any]], bool] = bool,
-) -> dict[str, Any] | None:
+) -> tuple[str, dict[str, Any]] | None:
     """Return the first of some documents that is the right one, or else the first, or None.
+
+    It comes with its place.
 
     Args:
         web: Sends the requests.
@@ -489,7 +527,7 @@ def _first_document(
         AuthorizationError: None is the right one, and one should or may be: a response was missing.
     """
     failure: AuthorizationError | None = None
-    first: dict[str, Any] | None = None
+    first: tuple[str, dict[str, Any]] | None = None
     busy: set[str] = set()  # hosts that ask not to be asked
     for place in places:
         host = urlsplit(place).netloc
@@ -503,10 +541,10 @@ def _first_document(
         if response.status == 200:
             document = document_of(response)
             if document is not None and is_right(document):
-                return document
+                return place, document
             if document is not None:
                 if named_by or not members or not document.keys().isdisjoint(members):
-                    first = first or document
+                    first = first or (place, document)
             elif not allows_pages:
                 failure = failure or AuthorizationError(
                     f"{place_of(place)} did not answer with a JSON document", url=place

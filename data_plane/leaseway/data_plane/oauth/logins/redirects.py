@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from leaseway.data_plane.oauth.errors import AuthorizationError, described
-from leaseway.data_plane.oauth.metadata import AuthorizationServer
+from leaseway.data_plane.oauth.metadata import AuthorizationServer, fills_gap
 from leaseway.data_plane.oauth.web import ATTEMPT, place_of
 from leaseway.vault.key import VaultError
 
@@ -229,7 +229,8 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
     issuer = answer.get("iss")
     # A server without metadata has no issuer that could be compared.
     # Each character counts here, a slash at the end as well (MCP 2026-07-28, RFC 9207 section 2.4).
-    if issuer is not None and server.issuer and issuer != server.issuer:
+    is_other = issuer not in (None, server.issuer) and not fills_gap(issuer or "", server.issuer)
+    if issuer is not None and server.issuer and is_other:
         raise AuthorizationError(
             f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
             f" {server.issuer}; its code was not used; if that is right, write issuer:"
