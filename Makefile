@@ -32,6 +32,10 @@ SKEW ?= $(shell tools/skew_base.sh)
 BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
+# Python compiles what is imported, once. Images that disable that would have each of the thousands of processes
+# of a test run compile all that it imports; to compile all that is installed takes minutes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo docs ready compiled test test-fast stress soak oldest skew bench scale bench-against call-path check fmt fmt-check lint types imports rooms wiring unused protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
@@ -49,7 +53,7 @@ ready: check oldest docs legacy-servers npm-servers conformance-suite frameworks
 
 # Compiles the tests, for the many processes that import them.
 compiled: .venv/dev.stamp
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q >/dev/null
+	$(BIN)/python -m pytest --collect-only -q >/dev/null
 
 test: ready
 	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile --no-loadscope-reorder)
@@ -71,7 +75,7 @@ oldest: .build/oldest/stamp
 
 .build/oldest/stamp: pyproject.toml | .build/uv/stamp
 	$(VENV) .build/oldest
-	.build/uv/bin/uv pip install --quiet --python .build/oldest/bin/python --compile-bytecode \
+	.build/uv/bin/uv pip install --quiet --python .build/oldest/bin/python \
 	  --resolution lowest-direct --editable '.[all]' --group dev
 	touch $@
 

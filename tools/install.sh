@@ -6,7 +6,7 @@ set -euo pipefail
 
 python=$1/bin/python
 shift
-.build/uv/bin/uv pip install --quiet --compile-bytecode --python "$python" "$@" || {
+.build/uv/bin/uv pip install --quiet --python "$python" "$@" || {
   echo "install: uv failed; pip installs the same now." >&2
   .build/uv/bin/python -m pip --python "$python" install --quiet "$@"
 }
