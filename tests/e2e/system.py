@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 from tests.conftest import BOUND
 from tests.e2e.forking import ForkedProcess, fork_leaseway, start_fork_server
+from tests.forked_servers import forked
 from tests.ports import free_port
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
@@ -34,6 +35,16 @@ def python_server(file: str, *args: str, **settings: object) -> dict[str, object
         "args": [str(SERVERS / file), *args],
         **settings,
     }
+
+
+def official_server(file: str, *args: str, **settings: object) -> dict[str, object]:
+    """Return the entry of a stdio server in tests/servers that is built on the official package.
+
+    Its processes are forks, as that takes a second or two to import. Call this while tests are
+    collected if a test of leaks uses it (`forked`).
+    """
+    command, *arguments = forked(str(SERVERS / file), *args)
+    return {"transport": "stdio", "command": command, "args": arguments, **settings}
 
 
 def kit(root: Path, **settings: object) -> dict[str, object]:

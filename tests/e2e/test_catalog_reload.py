@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.forking import run_leaseway
-from tests.e2e.system import eventually, python_server, running
+from tests.e2e.system import eventually, official_server, running
 
 from leaseway.sdk import AsyncClient, ServerInfo
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
-def notes(**settings: object) -> dict[str, object]:
-    return python_server("offering_stdio.py", **{"truely-stateless": True, **settings})
+NOTES = official_server("offering_stdio.py", **{"truely-stateless": True})
 
 
 async def only_server(client: AsyncClient) -> ServerInfo:
@@ -24,7 +23,7 @@ async def only_server(client: AsyncClient) -> ServerInfo:
 
 
 async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
-    async with running(tmp_path, {"notes": notes()}) as (system, client):
+    async with running(tmp_path, {"notes": NOTES}) as (system, client):
 
         async def is_up() -> bool:
             return [instance.state for instance in (await only_server(client)).instances] == [
@@ -36,9 +35,11 @@ async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
         assert (before.prompt_count, before.resource_count) == (3, 4)
         system.write(
             {
-                "notes": notes(
-                    prompts={"whitelist": ["greet"]}, resources={"blacklist": ["note://secret/*"]}
-                )
+                "notes": {
+                    **NOTES,
+                    "prompts": {"whitelist": ["greet"]},
+                    "resources": {"blacklist": ["note://secret/*"]},
+                }
             }
         )
 
@@ -56,7 +57,7 @@ async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
 
 
 async def test_commands_list_and_read_prompts_and_resources(tmp_path: Path) -> None:
-    async with running(tmp_path, {"notes": notes()}) as (system, _client):
+    async with running(tmp_path, {"notes": NOTES}) as (system, _client):
         address = ("--address", system.address)
         _, out, _ = await run_leaseway("prompts", "notes", "--json", *address)
         assert [row["name"] for row in json.loads(out)] == ["greet", "plain", "secret_prompt"]

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import System, eventually, python_server, running
+from tests.e2e.system import System, eventually, official_server, running
 
 from leaseway.sdk import (
     AsyncClient,
@@ -22,12 +22,12 @@ from leaseway.sdk import (
 )
 
 SERVERS = {
-    "legacy": python_server(
+    "legacy": official_server(
         "official_asking.py", protocol="legacy", transform=[{"prefix": "legacy_"}]
     ),
-    "modern": python_server("official_asking.py", transform=[{"prefix": "modern_"}]),
+    "modern": official_server("official_asking.py", transform=[{"prefix": "modern_"}]),
 }
-ELICITING = {"eliciting": python_server("official_eliciting.py", start="lazy")}
+ELICITING = {"eliciting": official_server("official_eliciting.py", start="lazy")}
 SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Good day."}}
 
 

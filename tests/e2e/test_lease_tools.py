@@ -18,13 +18,13 @@ from mcp.client.subscriptions import (
 from tests.conftest import BOUND, absent
 from tests.e2e.clients import node
 from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
-from tests.e2e.system import SERVERS, eventually, python_server, running
+from tests.e2e.system import SERVERS, eventually, official_server, running
 from tests.ports import free_port
 
 from leaseway.sdk import AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFound
 
 GROWING = {
-    "growing": python_server(
+    "growing": official_server(
         "growing.py",
         transform=[{"prefix": "g_"}],
         tools={"blacklist": ["hidden*"]},

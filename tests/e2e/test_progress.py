@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import run_leaseway
 from tests.e2e.servers import raw_http_server
-from tests.e2e.system import System, python_server, running
+from tests.e2e.system import System, official_server, python_server, running
 
 from leaseway.sdk import AsyncClient, Client, LogMessage, Progress
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
@@ -35,7 +35,7 @@ async def site(
         servers = {
             "piped": shared("piped", python_server("echo_raw.py")),
             "piped_old": shared("piped_old", python_server("echo_raw.py", "--legacy")),
-            "official": shared("official", python_server("official_stdio.py")),
+            "official": shared("official", official_server("official_stdio.py")),
             "posted": shared("posted", {"transport": "streamable_http", "url": f"{modern}/mcp"}),
             "posted_old": shared(
                 "posted_old", {"transport": "streamable_http", "url": f"{legacy}/mcp"}

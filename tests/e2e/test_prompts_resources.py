@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.conftest import BOUND, descendants
-from tests.e2e.system import System, eventually, python_server, running
+from tests.e2e.system import System, eventually, official_server, running
 
 from leaseway.sdk import (
     AsyncClient,
@@ -29,7 +29,7 @@ Running = tuple[System, AsyncClient]
 
 def notes(*words: str, **settings: object) -> dict[str, object]:
     """Return the entry of a leased server with prompts and resources."""
-    return python_server("offering_stdio.py", *words, **settings)
+    return official_server("offering_stdio.py", *words, **settings)
 
 
 def shared(*words: str, **settings: object) -> dict[str, object]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.system import SERVERS, running
+from tests.e2e.system import official_server, running
 from tests.front.harness import Host, host
 
 META = {
@@ -48,11 +47,7 @@ class Rounds:
 @pytest.fixture(params=["argument", "none"])
 async def fronts(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[list[Rounds]]:
     """Run two fronts without a common key, with a leased server."""
-    server: dict[str, Any] = {
-        "transport": "stdio",
-        "command": sys.executable,
-        "args": [str(SERVERS / "everything.py"), "--stdio"],
-    }
+    server = official_server("everything.py", "--stdio")
     if request.param == "none":
         server["sessions_from"] = ["handle"]  # so that its tools have no argument for a session
     async with AsyncExitStack() as stack:
