@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tests.conformance.conftest import Suite, marked
 from tests.conftest import BOUND, absent
 from tests.e2e.clients import node
 from tests.e2e.system import SERVERS, System, eventually, running
+from tests.forked_servers import forked
 from tests.ports import free_port
 
 OF_EXTENSIONS = re.compile(r"tasks-")
@@ -102,9 +102,9 @@ CASES = list(
 )
 CROSS_SECTION = {
     ("python", "http", "shared", "2025-06-18"),
-    ("python", "http", "shared", "2026-07-28"),
+    ("python", "stdio", "leased", "2026-07-28"),
     ("typescript", "stdio", "leased", "2025-11-25"),
-    ("typescript", "stdio", "leased", "2026-07-28"),
+    ("typescript", "http", "shared", "2026-07-28"),
     ("go", "stdio", "shared", "2025-11-25"),
 }
 """Cases that run in every run: each server, each transport, each mode and each version; the newest
@@ -116,8 +116,8 @@ def everything(
     request: pytest.FixtureRequest, conformance_folder: Path, npm_folder: Path
 ) -> EverythingServer:
     if request.param == "python":
-        server = (sys.executable, str(SERVERS / "everything.py"))
-        return EverythingServer(server, ("--stdio",), ("{port}",))
+        server = forked(str(SERVERS / "everything.py"))
+        return EverythingServer(tuple(server), ("--stdio",), ("{port}",))
     if request.param == "typescript":
         if not (npm_folder / "node_modules" / "@modelcontextprotocol" / "server").exists():
             absent("npm", f"The TypeScript SDK is not in {npm_folder}; run `make npm-servers`.")
