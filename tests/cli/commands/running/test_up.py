@@ -18,28 +18,29 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 from tests.e2e.forking import Completed, ForkedProcess, fork_leaseway, run_leaseway
-from tests.e2e.system import eventually
+from tests.e2e.system import eventually, python_server
 
 from leaseway.telemetry.trace_file import read_spans
 
-pytestmark = pytest.mark.usefixtures("leak_guard")
-
-CONFIG = """
-version: 1
-servers:
-  clock:
-    truely-stateless: true
-    transport: stdio
-    command: {python}
-    args: ['-m', 'leaseway.data_plane.kit']
-"""
+_CLOCK = {
+    "truely-stateless": True,
+    "transport": "stdio",
+    "command": sys.executable,
+    "args": ["-m", "leaseway.data_plane.kit"],
+}
+_BROKEN = {"transport": "stdio", "command": "/no/such/program"}
+_PROMPT_TRACES = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "mcp.yaml"
-    path.write_text(CONFIG.format(python=sys.executable))
+    path.write_text(_text(counter=python_server("counter.py", **{"truely-stateless": True})))
     return path
+
+
+def _text(**servers: object) -> str:
+    return json.dumps({"version": 1, "servers": servers})
 
 
 class _Up:
@@ -80,8 +81,25 @@ class _Up:
 Start = Callable[..., Awaitable[_Up]]
 
 
+@pytest.fixture(scope="module")
+async def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("up")
+
+
+@pytest.fixture(scope="module")
+async def up(folder: Path) -> AsyncIterator[_Up]:
+    """Run `leaseway up` with two workers, a broken server and a file of traces."""
+    (folder / "mcp.yaml").write_text(_text(clock=_CLOCK, broken=_BROKEN))
+    words = ("--config", "mcp.yaml", "--workers", "2", "--trace-file", "trace.jsonl")
+    arguments = ("up", "--listen", "127.0.0.1:0", *words)
+    up = _Up(await fork_leaseway(arguments, {**os.environ, **_PROMPT_TRACES}, folder))
+    await up.ready()
+    yield up
+    await up.end()
+
+
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
+async def start(tmp_path: Path, leak_guard: None) -> AsyncIterator[Start]:
     started: list[_Up] = []
 
     async def make(*words: str) -> _Up:
@@ -95,8 +113,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await up.end()
 
 
-async def test_it_serves_calls_when_it_has_printed_ready(start: Start, config: Path) -> None:
-    up = await start("--config", str(config), "--workers", "2")
+async def test_it_serves_calls_when_it_has_printed_ready(up: _Up) -> None:
     assert up.address
     done = await up.run("call", "current_time", "timezone=UTC")
     assert done.status == 0
@@ -111,36 +128,26 @@ async def test_a_killed_worker_is_restarted(start: Start, config: Path) -> None:
     worker = next(pid for pid in _children(up.process.pid) if b"--capacity" in _command_line(pid))
     os.kill(worker, signal.SIGKILL)
     deadline = time.monotonic() + BOUND
-    while (await up.run("call", "current_time", "--timeout", "20")).status != 0:
+    while (await up.run("call", "next", "--timeout", "20")).status != 0:
         assert time.monotonic() < deadline, up.err
     await up.said("The worker worker-1 exited (SIGKILL)")
 
 
-async def test_problems_are_printed_to_stderr(start: Start, config: Path) -> None:
-    config.write_text(
-        config.read_text() + "  broken:\n    transport: stdio\n    command: /no/such/program\n"
-    )
-    up = await start("--config", str(config))
-    assert up.address
+async def test_problems_are_printed_to_stderr(up: _Up) -> None:
     await up.said("leaseway: error: ")
     await up.said("broken")
 
 
-async def test_the_trace_file_has_spans_of_all_processes(
-    start: Start, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-    trace = tmp_path / "trace.jsonl"
-    up = await start("--config", str(config), "--trace-file", str(trace))
+async def test_the_trace_file_has_spans_of_all_processes(up: _Up, folder: Path) -> None:
+    trace = folder / "trace.jsonl"
     await up.said("OTEL_EXPORTER_OTLP_HEADERS=")
     printed = {
         name: up.err.partition(f"{name}=")[2].split()[0]
         for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS")
     }
-    assert (await up.run("call", "current_time", **printed)).status == 0
+    assert (await up.run("call", "current_time", **_PROMPT_TRACES, **printed)).status == 0
     wanted = {"leaseway-cli", "leaseway-worker", "leaseway-kit"}
     await eventually(lambda: _services_of_the_call(trace) == wanted)
-    assert await up.end() == 0
 
 
 def _services_of_the_call(trace: Path) -> set[str]:
@@ -158,7 +165,7 @@ async def test_a_missing_file_is_reported_and_loaded_when_it_appears(
     assert up.address
     await up.said(f"There is no file {late}")
     config.rename(late)
-    done = await up.run("wait", "--server", "clock", "--timeout", str(BOUND))
+    done = await up.run("wait", "--server", "counter", "--timeout", str(BOUND))
     assert done.status == 0, done.stderr
     assert await up.end() == 0
 
