@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,27 @@ def test_a_search_stops_at_its_limit_of_visited_files(
     structured = call(list_files, root, pattern="nothing").structured
     assert structured == {"files": [], "truncated": True}
     assert call(search_files, root, text="nothing").structured == {"matches": [], "truncated": True}
+
+
+def test_a_search_stops_at_its_limit_of_bytes_also_in_files_that_are_no_text(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MAX_SEARCHED", 2_000)
+    for number in range(2):
+        (root / f"{number}.jpg").write_bytes(b"\xff" * 1_000)
+    assert call(search_files, root, text="hello").structured == {"matches": [], "truncated": True}
+
+
+def test_a_search_keeps_no_more_matches_of_a_file_than_it_returns(root: Path) -> None:
+    (root / "long").write_text("a\n" * (MAX_FILE // 2))
+    tracemalloc.start()
+    try:
+        found = call(search_files, root, text="a", pattern="long").structured
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found["matches"]), found["truncated"]) == (200, True)
+    assert peak < 16 * MAX_FILE
 
 
 @pytest.mark.parametrize("path", ["..", "/etc", "nothing", "a.md"])

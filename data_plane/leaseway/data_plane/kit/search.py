@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from leaseway.data_plane.kit.files import read_text
+from leaseway.data_plane.kit.files import MAX_FILE, read_text
 from leaseway.data_plane.kit.roots import AllowedFolders, ResolvedPath
 from leaseway.data_plane.kit.schemas import PATH, READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
@@ -21,6 +21,7 @@ MAX_VISITED: Final = 20_000
 _MAX_MATCHES: Final = 200
 _MAX_LINE: Final = 300
 _MAX_SEARCHED: Final = 64 << 20
+"""Bytes that a search reads, also of files that are no text."""
 _MAX_DEPTH: Final = 64
 _FOLDER: Final = {**PATH, "description": "The folder. Default: the first allowed folder."}
 _PATTERN: Final = {
@@ -100,12 +101,14 @@ class _Entry:
         folder: The descriptor of its folder.
         name: Its name there.
         is_folder: Whether it is a folder.
+        size: Its size in bytes.
     """
 
     path: str
     folder: int
     name: str
     is_folder: bool
+    size: int
 
 
 def _list(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
@@ -123,7 +126,7 @@ def _list(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
     names.sort()
     text = "\n".join(names) if names else "No files."
     if truncated:
-        text += f"\nThere are more than {MAX_LISTED} names; narrow the path or the pattern."
+        text += "\nThe list reached a limit; narrow the path or the pattern."
     return ToolResult(
         _printable(text), {"files": [_printable(name) for name in names], "truncated": truncated}
     )
@@ -141,18 +144,20 @@ def _search(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
         )
         if truncated:
             break
-        if entry.is_folder or not fnmatchcase(entry.path, pattern):
+        if entry.is_folder or entry.size > MAX_FILE or not fnmatchcase(entry.path, pattern):
             continue
+        searched += entry.size
         try:
             text = read_text(ResolvedPath(entry.folder, entry.name, entry.path))
         except ToolError:
-            continue  # no text, too large, no regular file, or deleted
-        searched += len(text)
+            continue  # no text, no regular file, deleted, or grown
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
             if query in (line.casefold() if ignore_case else line):
                 matches.append(
                     {"path": _printable(entry.path), "line": number, "text": line[:_MAX_LINE]}
                 )
+                if len(matches) > _MAX_MATCHES:
+                    break
     truncated = truncated or len(matches) > _MAX_MATCHES
     del matches[_MAX_MATCHES:]
     text = "\n".join(f"{match['path']}:{match['line']}: {match['text']}" for match in matches)
@@ -190,7 +195,13 @@ def _walk(roots: AllowedFolders, path: str, *, deep: bool) -> Iterator[_Entry]:
             except OSError:
                 continue
             is_folder = stat.S_ISDIR(status.st_mode)
-            yield _Entry(prefix + name, folder, name, is_folder)
+            yield _Entry(
+                path=prefix + name,
+                folder=folder,
+                name=name,
+                is_folder=is_folder,
+                size=status.st_size,
+            )
             if deep and is_folder and len(opened) < _MAX_DEPTH:
                 try:
                     below = ResolvedPath(folder, name, name).open_folder()
