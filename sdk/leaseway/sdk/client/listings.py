@@ -210,12 +210,12 @@ def with_own(
 
 
 async def fetch_introductions(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None, user: str | None = None
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> IntroductionList:
     """List what the servers that the tenant sees say about themselves; raises as `fetch_tools`."""
     catalog = runtime.control.catalog
     request = catalog_pb2.ListIntroductionsRequest(servers=check_ids("servers", servers))
-    pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline, user)
+    pages = await _all_pages(runtime, catalog.ListIntroductions, request, deadline)
     said = (
         introduction_from_proto(introduction)
         for page in pages
