@@ -30,7 +30,9 @@ from leaseway.data_plane.oauth.logins.login import (
 )
 from leaseway.data_plane.oauth.logins.redirects import Redirect
 from leaseway.data_plane.oauth.metadata import AuthorizationServer, discover, habits_of
+from leaseway.data_plane.oauth.obtaining import Attempt
 from leaseway.data_plane.oauth.requests import Client
+from leaseway.data_plane.oauth.sealed import SealedTokens
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import Auth
 from leaseway.vault.key import VaultError
@@ -66,6 +68,21 @@ async def test_a_client_is_registered_with_the_scopes_of_its_login_or_with_none(
     assert registered.get("scope") == ("tools files" if accepted is None else None)
     query = query_of(begun.url)
     assert (query["client_id"], query["scope"]) == ("registered-1", "tools files")
+
+
+async def test_a_login_requests_what_is_named_now_and_what_calls_have_needed_besides(
+    guarded: Guarded, store: LoginStore
+) -> None:
+    wanted = wanted_of(guarded, Client("me"))
+    needing = Attempt(Challenge(403, scope="write"), scopes=("write",))
+    for named, needed in (("read", ""), ("files", " write"), ("mail", " write")):
+        guarded.protected = {"scopes_supported": [named]}
+        begun = await in_thread(begin_login, wanted, store, CONSOLE)
+        assert query_of(begun.url)["scope"] == f"{named}{needed}"
+        await in_thread(finish_login, begun, {"code": "planted-code"}, store)
+        if not needed:
+            with pytest.raises(AuthorizationError, match="needs further permissions"):
+                await in_thread(SealedTokens(store), wanted, needing)
 
 
 @pytest.mark.parametrize("told", ["", "profile offline_access", "profile"])

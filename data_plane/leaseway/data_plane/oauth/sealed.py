@@ -58,15 +58,17 @@ _OF_RESOURCE: Final = frozenset({"invalid_target", "invalid_request"})
 SERVER: Final = "server"
 CLIENT: Final = "client"
 RESOURCE: Final = "resource"
-SCOPES: Final = "scopes"
+_SCOPES: Final = "scopes"
+ADDED: Final = "added_scopes"
 _AUTH_METHOD: Final = "client_auth_method"
 _REFUSED: Final = "refused"
 """Until when a login is not renewed, and the code and the text of the refusal."""
 _REFUSED_FOR: Final = 300.0
 """Seconds."""
 _PROOF_KEY: Final = "proof_key"
-"""Members of `Login.metadata`: the endpoints, the client, the resource, the requested scopes, and
-the key that the tokens are bound to."""
+"""Members of `Login.metadata`: the endpoints, the client, the resource, the requested scopes of a
+service, those that calls of a person have needed besides, and the key that the tokens are bound
+to."""
 _ROTATES: Final = "rotates"
 """Whether a renewal gave another refresh token; there after the first renewal."""
 _AT_DISCOVERY: Final = "proof_algorithms"
@@ -136,13 +138,13 @@ class SealedTokens:
                 _logger.warning("Tokens are not shared between workers: %s", error)
                 return obtain(wanted, attempt)
             if known is not None and self._is_usable(known, wanted, attempt):
-                asked = set(known.metadata.get(SCOPES, ()))
+                asked = set(known.metadata.get(_SCOPES, ()))
                 if asked >= {*wanted.auth.scopes, *attempt.scopes}:
                     return self._answer(known)
             answer = obtain(wanted, attempt)
             login = self._login_of(Login(wanted.login), replace(answer, refresh_token=""))
             scopes = [*wanted.auth.scopes, *attempt.scopes]
-            metadata = {**login.metadata, SCOPES: scopes}
+            metadata = {**login.metadata, _SCOPES: scopes}
             self._write(store, replace(login, metadata=metadata))
             return answer
 
@@ -308,10 +310,10 @@ class SealedTokens:
 
     def _needs_more(self, store: LoginStore, login: Login, attempt: Attempt) -> AuthorizationError:
         """Note the scopes that the next login requests, and return the error."""
-        noted = login.metadata.get(SCOPES, ())
+        noted = login.metadata.get(ADDED, ())
         if not set(attempt.scopes) <= set(noted):  # each write has calls that wait sent again
             scopes = list(dict.fromkeys((*noted, *attempt.scopes)))
-            store.write(replace(login, metadata={**login.metadata, SCOPES: scopes}))
+            store.write(replace(login, metadata={**login.metadata, ADDED: scopes}))
         return AuthorizationError(
             f"a call needs further permissions ({' '.join(attempt.scopes)})", needs_login=True
         )

@@ -45,8 +45,8 @@ from leaseway.data_plane.oauth.requests import (
     request_token,
 )
 from leaseway.data_plane.oauth.sealed import (
+    ADDED,
     LOGIN_LOCK,
-    SCOPES,
     client_of,
     described_login,
     server_of,
@@ -62,7 +62,7 @@ from leaseway.data_plane.oauth.web import (
 )
 from leaseway.spec.auth import Auth
 from leaseway.vault.clients import RegisteredClient
-from leaseway.vault.logins import Login, LoginStore
+from leaseway.vault.logins import Login, LoginKey, LoginStore
 from leaseway.wire.clients.mcp_headers import METHOD_HEADER, VERSION_HEADER
 from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 
@@ -172,12 +172,22 @@ def _forgetting(client: LoginClient, planned: PlannedLogin) -> Iterator[None]:
 
 
 def _discovered(web: Web, wanted: Wanted, store: LoginStore) -> tuple[Discovered, tuple[str, ...]]:
-    """Return the authorization server, and the scopes to request."""
-    before = store.read(wanted.login)
+    """Return the authorization server, and the scopes to request.
+
+    Those that calls have needed beside the named ones are requested again, others of earlier logins
+    are not: the server may not know them any more, or the operator not want them.
+    """
     challenge = _challenge(web, wanted)
     found = discover(web, wanted.web_url, wanted.auth, challenge)
-    known = tuple((before.metadata.get(SCOPES) or ()) if before is not None else ())
-    return found, _scopes(wanted, found, Attempt(challenge, known))
+    named = scopes_of(wanted.auth, Attempt(challenge), found)
+    scopes = dict.fromkeys((*named, *_added(store, wanted.login)))
+    return found, offered(wanted, found.server, tuple(scopes))
+
+
+def _added(store: LoginStore, key: LoginKey) -> Sequence[str]:
+    """Return the scopes that calls have needed beside those that the server names."""
+    before = store.read(key)
+    return () if before is None else before.metadata.get(ADDED) or ()
 
 
 def _seal(
@@ -197,7 +207,7 @@ def _seal(
         expires_at=None if answer.lifetime is None else now + answer.lifetime,
         refresh_token=answer.refresh_token,
         granted_at=now,
-        metadata=with_key({SCOPES: list(scopes)}, answer.key),
+        metadata=with_key({ADDED: list(_added(store, planned.wanted.login))}, answer.key),
     )
     login = described_login(login, found.server, found.resource, client.own)
     # A worker that renews the previous login would otherwise write it again afterwards.
@@ -245,10 +255,6 @@ def _challenge(web: Web, wanted: Wanted) -> Challenge:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return challenge_of(HTTPStatus.UNAUTHORIZED, response.headers)
     return Challenge(HTTPStatus.UNAUTHORIZED)  # the well-known addresses are tried
-
-
-def _scopes(wanted: Wanted, found: Discovered, attempt: Attempt) -> tuple[str, ...]:
-    return offered(wanted, found.server, scopes_of(wanted.auth, attempt, found))
 
 
 # In a browser of this machine.
