@@ -132,6 +132,20 @@ def test_an_issuer_of_a_whole_host_is_meant_by_the_addresses_of_its_customers(
             discover(documents.web(), SERVER, auth, challenge)
 
 
+def test_metadata_below_the_address_of_a_customer_are_not_those_of_the_host() -> None:
+    documents = Documents()
+    named = "https://a.example/customer"
+    documents.documents |= {
+        PROTECTED: {"resource": SERVER, "authorization_servers": [named]},
+        f"{named}/.well-known/openid-configuration": {
+            "issuer": "https://a.example",
+            "token_endpoint": f"{named}/token",
+        },
+    }
+    with pytest.raises(AuthorizationError, match=r"another issuer, https://a\.example;"):
+        discover(documents.web(), SERVER, Auth("client_credentials"), Challenge(401))
+
+
 def test_written_metadata_that_are_not_there_are_an_error_that_says_who_wrote_them() -> None:
     auth = Auth("client_credentials", auth_server_metadata_url=METADATA)
     with pytest.raises(

@@ -305,15 +305,19 @@ def _describes(issuer: str, document: Mapping[str, Any]) -> bool:
     return _is_of(issuer, document) and bool(text_in(document, "token_endpoint"))
 
 
-def _is_of_host(named: str, document: Mapping[str, Any]) -> bool:
+def _is_of_host(named: str, place: str, document: Mapping[str, Any]) -> bool:
     """Return whether a document is the metadata of a host's one issuer for many addresses.
 
-    It names itself, so its tokens must be from that host, too.
+    It names itself, so its tokens must be from that host, too. A customer may be free to write
+    below its address, and must not pass for the host: a document of what is above comes from a
+    place of the host's own (RFC 8414 section 3.1).
     """
     from yarl import URL
 
     issuer, tokens = text_in(document, "issuer"), text_in(document, "token_endpoint")
     if not _may_mean(named, issuer) or not is_web_address(tokens):
+        return False
+    if not fills_gap(named, issuer) and not urlsplit(place).path.startswith("/.well-known/"):
         return False
     return URL(tokens).origin() == URL(issuer).origin()
 
@@ -413,7 +417,7 @@ def authorization_server(web: Web, issuer: str, url: str) -> AuthorizationServer
         return _by_convention(url)
     place, document = answer
     found = text_in(document, "issuer")
-    if not _is_of(issuer, document) and not _is_of_host(issuer, document):
+    if not _is_of(issuer, document) and not _is_of_host(issuer, place, document):
         raise AuthorizationError(
             f"the metadata of the authorization server {place_of(issuer)} is of another issuer,"
             f" {place_of(found)}; nothing was sent to it; if that is right, write"
