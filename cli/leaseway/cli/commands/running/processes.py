@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import math
 import os
 import resource
 import signal
@@ -39,6 +41,10 @@ _FILE_THREADS: Final = 8
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
 _FILES: Final = 65_536
 """The most files that a process asks the system to let it open."""
+_REFUSED_INTERVAL: Final = 60.0
+"""Seconds between two lines about connections that the system does not let a process accept."""
+
+_logger = logging.getLogger(__name__)
 
 
 def _all_endpoints(
@@ -86,6 +92,7 @@ def run_process(
     try:
         with asyncio.Runner(loop_factory=loop_factory) as loop:
             loop.get_loop().set_default_executor(_file_threads())
+            loop.get_loop().set_exception_handler(LoopErrors())
             collect_rarely(loop.get_loop())
             return loop.run(runner())
     except OSError as error:
@@ -107,6 +114,25 @@ def raise_file_limit() -> None:
         return
     with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class LoopErrors:
+    """Logs what the loop reports, but of connections that it cannot accept a line a minute.
+
+    Without files to open, asyncio tries to accept a waiting connection a hundred times a second,
+    and would log a traceback each time.
+    """
+
+    def __init__(self) -> None:
+        self._next_line = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "socket" not in context or not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._next_line:
+            self._next_line = loop.time() + _REFUSED_INTERVAL
+            _logger.error("Connections wait, because none can be accepted. %s", os_failure(error))
 
 
 @contextmanager
