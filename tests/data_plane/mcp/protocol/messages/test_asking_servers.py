@@ -162,10 +162,14 @@ async def test_a_url_is_elicited_once_and_the_call_sent_again(bench: Bench, how:
         unasked = await bench.call(instance, "visit", {"times": 1}, **Asked(ROOTS).request)
         assert unasked.fault.reason is Reason.INPUT_REQUIRED
         assert "http://127.0.0.1/1" in unasked.fault.metadata["data"]
+        host = {"client": McpClient("2025-11-25", {}), "answers": answerable([])}
+        shown = await bench.call(instance, "visit", {"times": 2}, **host)
+        assert (shown.fault.reason, shown.fault.metadata["code"]) == (Reason.SERVER_ERROR, "-32042")
+        assert "http://127.0.0.1/2" in shown.fault.metadata["data"]
         caller = Asked(ELICIT, holds=True)
-        _, outcome = bench.start_call(instance, "visit", {"times": 2}, **caller.request)
+        _, outcome = bench.start_call(instance, "visit", {"times": 3}, **caller.request)
         ask = await caller.next()
-        assert json.loads(ask.params)["url"] == "http://127.0.0.1/2"
+        assert json.loads(ask.params)["url"] == "http://127.0.0.1/3"
         ask.answer(b'{"action":"accept"}')
         async with asyncio.timeout(BOUND):
             assert b"visited" in (await outcome).payload

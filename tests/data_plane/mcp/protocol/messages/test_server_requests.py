@@ -448,6 +448,9 @@ def test_url_elicitations_are_requests_if_the_caller_answers_them() -> None:
     data = raw({"elicitations": [VISIT]})
     assert url_elicitations(data, answerable([ROOTS])) is None
     assert missing_method(-32042, data, answerable([ROOTS])) == ELICIT
+    others: list[Any] = [{"elicitations": []}, {"elicitations": 1}, {"why": "x"}, None]
+    for other in others:
+        assert missing_method(-32042, raw(other), answerable([ROOTS])) is None
     assert url_elicitations(raw({"elicitations": []}), answerable(SERVER_METHODS)) is None
     assert url_elicitations(raw({"elicitations": 1}), answerable(SERVER_METHODS)) is None
     requested = url_elicitations(data, answerable(SERVER_METHODS))

@@ -357,6 +357,8 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
         metadata["data"] = data.decode(errors="replace")
     callbacks = request.callbacks
     method = missing_method(error.code, error.data, callbacks.answers)
+    if error.code == URL_ELICITATION_REQUIRED and callbacks.client is not None:
+        method = None  # the error names the URLs, which the person at an MCP client can open
     if method is not None:
         lacking = callbacks.lacking(method, b"{}") if callbacks.client is not None else ""
         return input_required_fault(server, request.name, method, metadata, capability=lacking)

@@ -112,16 +112,16 @@ def _advice(method: str) -> str:
 
 def missing_method(code: int, data: msgspec.Raw, answers: Answers) -> str | None:
     """Return the method that a JSON-RPC error requires its caller to answer, or None."""
-    if code == URL_ELICITATION_REQUIRED:
-        return ELICIT if ELICIT not in answers else None
-    if code != MISSING_REQUIRED_CLIENT_CAPABILITY:
+    if code not in (URL_ELICITATION_REQUIRED, MISSING_REQUIRED_CLIENT_CAPABILITY):
         return None
     try:
-        required = _decode_required(data).requiredCapabilities
+        required = _decode_required(data)
     except (ValueError, RecursionError):
         return None
+    if code == URL_ELICITATION_REQUIRED:
+        return ELICIT if required.elicitations and ELICIT not in answers else None
     for method, (capability, _) in _CAPABILITIES.items():
-        if capability in required and method not in answers:
+        if capability in required.requiredCapabilities and method not in answers:
             return method
     return None
 
