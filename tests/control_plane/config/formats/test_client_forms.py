@@ -190,6 +190,7 @@ def test_a_switch_alone_in_an_upper_layer_switches_the_server_below() -> None:
         ("opencode.json", "mcp", "a-{env:TOKEN}", "a-${TOKEN}"),
         ("config.yaml", "mcpServers", "${{ secrets.TOKEN }}", "${TOKEN}"),
         ("settings.json", "mcpServers", "$TOKEN", "${TOKEN}"),
+        ("gemini-extension.json", "mcpServers", "$TOKEN", "${TOKEN}"),
         ("crush.json", "mcp", "a $TOKEN", "a ${TOKEN}"),
         ("mcp.json", "mcpServers", "$TOKEN", "$TOKEN"),
         ("mcp.json", "mcpServers", "$(date)", "$(date)"),

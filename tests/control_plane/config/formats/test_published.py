@@ -169,6 +169,18 @@ def test_values_that_a_person_has_to_give_become_references() -> None:
     }
 
 
+def test_variables_and_headers_without_a_value_are_a_warning() -> None:
+    package = {"registryType": "npm", "identifier": "a"} | STDIO
+    remote = {"type": "sse", "url": "https://a.example/sse"}
+    optional = [{"name": "TOKEN", "isSecret": True}, {"name": "LEVEL", "default": "info"}]
+    for way in (
+        {"packages": [package | {"environmentVariables": optional}]},
+        {"remotes": [remote | {"headers": optional}]},
+    ):
+        (issue,) = published(**way).issues
+        assert (issue.severity, "left out: 'TOKEN'." in issue.message) == ("warning", True)
+
+
 def test_an_address_counts_before_packages_and_the_others_are_a_warning() -> None:
     remote = {
         "type": "streamable-http",

@@ -71,7 +71,9 @@ CONTAINERS: Final = (MCP_SERVERS, VS_CODE, MCP_AND_SERVERS, ZED, CODEX, AMP, GOO
 _CLAUDE_SETTINGS: Final = ("enabledMcpjsonServers", "disabledMcpjsonServers", "permissions")
 _OF_CLINE: Final = frozenset({"cline_mcp_settings.json", "mcp_settings.json"})
 """Files of Cline and Roo Code, whose timeouts are seconds, also from 1,000 on."""
-_OF_SHELLS: Final = frozenset({"settings.json", "mcp-config.json"})
+_OF_SHELLS: Final = frozenset(
+    {"settings.json", "gemini-extension.json", "qwen-extension.json", "mcp-config.json"}
+)
 """Files of Gemini CLI and its kin, and of Copilot CLI."""
 _CLIENT_FILES: Final = frozenset(
     {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}

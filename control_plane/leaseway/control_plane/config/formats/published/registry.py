@@ -27,6 +27,7 @@ _PASSED: Final = re.compile(r"(\w+)=\{(\w+)\}")
 _NOTHING: Final[Mapping[str, Tree]] = {}
 _RUNTIME: Final = ("runtimeArguments", "runtime_arguments")
 _OF_PACKAGE: Final = ("packageArguments", "package_arguments")
+_VARIABLES: Final = ("environmentVariables", "environment_variables")
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _RUNNERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "npm": ("npx", ("-y",)),
@@ -55,7 +56,7 @@ def published_servers(root: Table, where: Where) -> Table | None:
     Its first address counts, else the first package that a worker can start; others are a warning.
     """
     root = _description(root)
-    ways = [tuple(way) for way in _ways(root)]
+    ways = list(_ways(root))
     if not ways:
         kinds = ", ".join(_RUNNERS)
         message = (
@@ -70,7 +71,14 @@ def published_servers(root: Table, where: Where) -> Table | None:
             " used; its addresses come before its packages."
         )
         where.warning(root.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
-    members = ways[0]
+    way, members = ways[0]
+    left_out = _left_out(way, members)
+    if left_out:
+        message = (
+            f"Optional and without a value, so left out: {', '.join(map(repr, left_out))}. To set"
+            " them, convert the file with `leaseway import`, and add them to 'env' or 'headers'."
+        )
+        where.warning(way.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
     description = find(root, ["description"])
     if description is not None:
         members = (*members, TableEntry("description", description.at, description))
@@ -95,10 +103,10 @@ def _description(root: Table) -> Table:
     return inner if isinstance(inner, Table) and find(inner, ["name"]) is not None else root
 
 
-def _ways(root: Table) -> Iterator[Sequence[TableEntry]]:
-    """Yield the keys of each way to reach or start the server, the best first."""
+def _ways(root: Table) -> Iterator[tuple[Tree, Sequence[TableEntry]]]:
+    """Yield each way to reach or start the server, with its keys, the best first."""
     for remote in _items(find(root, ["remotes"])):
-        yield tuple(_remote(remote))
+        yield remote, tuple(_remote(remote))
     for package in _items(find(root, ["packages"])):
         kind = folded(_text(package, "registryType", "registry_type", "registry_name"))
         transport = find(package, ["transport", "type"])
@@ -106,7 +114,14 @@ def _ways(root: Table) -> Iterator[Sequence[TableEntry]]:
             isinstance(transport, Leaf) and transport.value == "stdio"
         )
         if kind in _RUNNERS and is_process:
-            yield tuple(_package(package, *_RUNNERS[kind]))
+            yield package, tuple(_package(package, *_RUNNERS[kind]))
+
+
+def _left_out(way: Tree, members: Sequence[TableEntry]) -> list[str]:
+    """Return the variables and headers that a way declares, but that its keys do not set."""
+    given = {entry.name for member in members for entry in member.members}
+    inputs = _inputs(way, ("headers", *_VARIABLES))
+    return [name for name, _ in _named(inputs) if name and name not in given]
 
 
 def _remote(remote: Tree) -> Iterator[TableEntry]:
@@ -124,9 +139,8 @@ def _remote(remote: Tree) -> Iterator[TableEntry]:
 
 def _package(package: Tree, program: str, first: tuple[str, ...]) -> Iterator[TableEntry]:
     at = package.at
-    variables = find(package, ["environmentVariables"]) or find(package, ["environment_variables"])
     declared = _declared(package, *_RUNTIME, *_OF_PACKAGE)
-    env = [*_given(_named(_items(variables)), declared)]
+    env = [*_given(_named(_inputs(package, _VARIABLES)), declared)]
     options, image = _inputs(package, _RUNTIME), _identifier(package, program)
     end = len(options)
     if program == "docker":
