@@ -482,11 +482,11 @@ class Pool:
         if current is None or current.launch_hash != launch_hash:
             self.context.reports.clear_launch(key, launch_hash)
 
-    def _close_probe_instance(self, key: VariantKey) -> None:
+    def _close_probe_instance(self, key: VariantKey, state: str = "closed") -> None:
         probe = self._probe_instances.pop(key, None)
         if probe is not None:
             live = probe.release()
-            self.context.stderr_history.add(key, live.instance, "closed")
+            self.context.stderr_history.add(key, live.instance, state)
             self.context.background.spawn(live.close(), f"close the unused instance of {key}")
 
     def logs(self, server_id: str, tenant: str) -> list[StderrLog]:
