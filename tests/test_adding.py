@@ -209,6 +209,7 @@ def test_a_key_of_a_server_is_added_by_its_row(scratch: Scratch) -> None:
     assert re.search(r"patience\W+60", shown.stdout), shown.stdout + shown.stderr
 
 
+@pytest.mark.soak
 def test_a_kind_of_server_is_added_by_its_row(scratch: Scratch) -> None:
     effects = "tests/control_plane/config/test_change_effects.py"
     complete = "test_the_table_has_every_key_and_every_transport"
@@ -383,6 +384,7 @@ message GetServerCountResponse {
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.soak
 def test_an_error_reason_is_added_by_its_row(scratch: Scratch) -> None:
     explained = "test_each_reason_of_an_error_is_in_the_runbook_and_the_design"
     checks = (
