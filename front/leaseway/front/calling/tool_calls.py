@@ -25,7 +25,7 @@ from leaseway.front.lists.definitions import server_arguments
 from leaseway.front.lists.login_tool import login_arguments
 from leaseway.front.lists.ui_resources import result_for_client
 from leaseway.front.protocol.eras import to_2025_11_25
-from leaseway.front.protocol.messages import CallParams, JsonRpcError
+from leaseway.front.protocol.messages import CallParams
 from leaseway.front.protocol.results import (
     adapt_result,
     error_result,
@@ -40,11 +40,13 @@ from leaseway.sdk import (
     LeaseError,
     LeasewayError,
     Tool,
+    ToolNotFound,
     ToolResult,
 )
 from leaseway.sdk.relay import call_tool
-from leaseway.wire.messages.mcp import INVALID_PARAMS, TRACEPARENT
+from leaseway.wire.messages.mcp import TRACEPARENT
 from leaseway.wire.names import qualified
+from leaseway.wire.text.suggestions import alike
 
 
 class ToolCalls:
@@ -100,12 +102,12 @@ class ToolCalls:
             except InvalidSessionArgument as error:
                 return adapt_result(tool_error(str(error)), modern=request.modern)
             tool = tool or await self._own_tool(request, place.session, params.name)
-            if tool is None and request.scope:
-                params = await self._before_login(request.scope, params)
         if tool is not None:
             login = login_arguments(request.scope, tool)
             arguments = server_arguments(tool, arguments) if login is None else login
         try:
+            if tool is None and request.scope:
+                params = await self._before_login(request.scope, params)
             return await self.call_in(request, place, tool, params, arguments)
         except BaseException:
             if place.is_new and place.session is not None and not place.session.calls_in_flight:
@@ -169,15 +171,13 @@ class ToolCalls:
         Its worker asks for the login.
 
         Raises:
-            JsonRpcError: No login is needed, so that there is no such tool.
+            ToolNotFound: No login is needed, so that there is no such tool.
         """
         listing = await self._catalog.listing("tools", scope)
         if not any(login_arguments(scope, tool) for tool in listing.items.values()):
-            raise JsonRpcError(
-                INVALID_PARAMS,
-                f"Server '{scope}' has no tool '{params.name[:100]}'; tools/list returns its "
-                "tools.",
-            )
+            near = alike(params.name, [tool.name for tool in listing.items.values()])
+            hint = f"Did you mean '{near[0]}'?" if near else "tools/list returns its tools."
+            raise ToolNotFound(f"Server '{scope}' has no tool '{params.name[:100]}'. {hint}")
         original = params.name.removeprefix(qualified(scope, ""))
         return structs.replace(params, name=qualified(scope, original))
 
