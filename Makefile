@@ -6,7 +6,8 @@
 #   make test-fast      run quick tests that reach 90 % of what all tests in process run (a minute)
 #   make check          run every check without the tests
 #   make stress         run tests 5 times on a busy machine and list those that do not hold (PYTEST_ARGS=tests/...)
-#   make soak           run the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers, additions by rows of CONTRIBUTING
+#   make soak           run the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers,
+#                       additions by the rows of CONTRIBUTING
 #   make bench          measure calls, leases, memory and reloads (25 minutes; PEERS=--peers includes peers)
 #   make scale          measure how the control plane grows with its fleet (10 minutes)
 #   make bench-against  compare the speed of this checkout with that of BASE=HEAD~50, side by side

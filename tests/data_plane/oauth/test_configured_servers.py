@@ -96,7 +96,7 @@ def test_the_issuer_of_written_metadata_is_theirs_or_the_written_one(
         (
             "https://a.example/org/v2",
             "https://a.example/{tenantid}/v2",
-            "https://a.example/t",
+            "https://a.example/org/t",
             True,
         ),
         ("https://a.example/customer", "https://a.example", "https://b.example/token", False),
@@ -110,6 +110,12 @@ def test_the_issuer_of_written_metadata_is_theirs_or_the_written_one(
             False,
         ),
         ("https://a.example/customer", "https:/", "https://a.example/token", False),
+        (
+            "https://a.example/org/v2",
+            "https://a.example/{tenantid}/v2",
+            "https://a.example/other/t",
+            False,
+        ),
     ],
 )
 def test_an_issuer_of_a_whole_host_is_meant_by_the_addresses_of_its_customers(
@@ -143,6 +149,21 @@ def test_metadata_below_the_address_of_a_customer_are_not_those_of_the_host() ->
         },
     }
     with pytest.raises(AuthorizationError, match=r"another issuer, https://a\.example;"):
+        discover(documents.web(), SERVER, Auth("client_credentials"), Challenge(401))
+
+
+def test_who_fills_the_gap_of_an_issuer_names_no_page_of_another_customer() -> None:
+    documents = Documents()
+    named = "https://a.example/evil/v2"
+    documents.documents |= {
+        PROTECTED: {"resource": SERVER, "authorization_servers": [named]},
+        f"{named}/.well-known/openid-configuration": {
+            "issuer": "https://a.example/{tenantid}/v2",
+            "authorization_endpoint": "https://a.example/good/authorize",
+            "token_endpoint": "https://a.example/evil/token",
+        },
+    }
+    with pytest.raises(AuthorizationError, match="is of another issuer"):
         discover(documents.web(), SERVER, Auth("client_credentials"), Challenge(401))
 
 

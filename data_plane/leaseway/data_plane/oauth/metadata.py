@@ -309,17 +309,22 @@ def _is_of_host(named: str, place: str, document: Mapping[str, Any]) -> bool:
     """Return whether a document is the metadata of a host's one issuer for many addresses.
 
     It names itself, so its tokens must be from that host, too. A customer may be free to write
-    below its address, and must not pass for the host: a document of what is above comes from a
-    place of the host's own (RFC 8414 section 3.1).
+    below its address, and must not get what is meant for the host or for another customer: a
+    document of what is above comes from a place of the host's own (RFC 8414 section 3.1), and where
+    the issuer has a gap, all is below what fills it.
     """
     from yarl import URL
 
     issuer, tokens = text_in(document, "issuer"), text_in(document, "token_endpoint")
     if not _may_mean(named, issuer) or not is_web_address(tokens):
         return False
-    if not fills_gap(named, issuer) and not urlsplit(place).path.startswith("/.well-known/"):
-        return False
-    return URL(tokens).origin() == URL(issuer).origin()
+    if fills_gap(named, issuer):
+        before = issuer.partition(_TENANT_GAP)[0]
+        own = f"{before}{named.removeprefix(before).partition('/')[0]}/"
+        used = (tokens, text_in(document, "authorization_endpoint") or tokens)
+        return all(str(URL(endpoint)).startswith(own) for endpoint in used)
+    is_own_place = urlsplit(place).path.startswith("/.well-known/")
+    return is_own_place and URL(tokens).origin() == URL(issuer).origin()
 
 
 def _is_about(url: str, protected: Mapping[str, Any]) -> bool:

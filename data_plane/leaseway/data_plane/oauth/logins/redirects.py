@@ -220,6 +220,12 @@ def _show(request: http.server.BaseHTTPRequestHandler, status: HTTPStatus, text:
     request.wfile.write(page)
 
 
+def _may_be_of(issuer: str, server: AuthorizationServer) -> bool:
+    # A server without metadata has no issuer that could be compared.
+    # Each character counts here, a slash at the end as well (MCP 2026-07-28, RFC 9207 section 2.4).
+    return issuer == server.issuer or not server.issuer or fills_gap(issuer, server.issuer)
+
+
 def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
     """Return the code of a redirect.
 
@@ -227,10 +233,7 @@ def code_of(answer: Mapping[str, str], server: AuthorizationServer) -> str:
         AuthorizationError: It is an error, or of another authorization server (RFC 9207).
     """
     issuer = answer.get("iss")
-    # A server without metadata has no issuer that could be compared.
-    # Each character counts here, a slash at the end as well (MCP 2026-07-28, RFC 9207 section 2.4).
-    is_other = issuer not in (None, server.issuer) and not fills_gap(issuer or "", server.issuer)
-    if issuer is not None and server.issuer and is_other:
+    if issuer is not None and not _may_be_of(issuer, server):
         raise AuthorizationError(
             f"the redirect is from another authorization server, {place_of(issuer)}, and not from"
             f" {server.issuer}; its code was not used; if that is right, write issuer:"
