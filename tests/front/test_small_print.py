@@ -217,7 +217,7 @@ async def test_a_refusal_after_the_body_was_read_has_the_id_of_its_request(
     meta = MODERN if headers is MODERN_HEADERS else {}
     message = request("a", "tools/call", name="greet", _meta=meta)
     routing = {"Mcp-Method": "tools/call", "Mcp-Name": "greet"}
-    unknown = {**headers, **routing, "Mcp-Session-Id": "x", "Leaseway-Session": "x"}
+    unknown = {**headers, **routing, "Leaseway-Session": "x"}
     async with front(fake) as url, host(url) as client:
         status, refused = await exchange(
             client, message, {**headers, **unknown, "Mcp-Name": "greet"}

@@ -69,7 +69,7 @@ async def test_a_client_that_accepts_only_streams_reads_a_refusal_by_its_status(
             assert (answer.status, answer.content_type) == (404, "application/json")
 
 
-async def test_a_client_whose_session_has_ended_reads_the_code_by_which_it_begins_another(
+async def test_a_client_whose_session_has_ended_reads_an_error_by_which_it_begins_another(
     fake: FakeLeaseway,
 ) -> None:
     async with front(fake) as url, host(url) as client:
@@ -79,7 +79,8 @@ async def test_a_client_whose_session_has_ended_reads_the_code_by_which_it_begin
         for method in ("POST", "GET", "DELETE"):
             headers = {**STREAMS_ONLY, **session}
             async with client.http.request(method, url, data=PING, headers=headers) as answer:
-                assert (answer.status, (await answer.json())["error"]["code"]) == (404, -32001)
+                body = await answer.json()
+                assert (answer.status, body["error"]["code"], body["id"]) == (404, -32001, None)
 
 
 async def test_a_request_whose_session_is_not_found_is_kept_by_no_cycle(fake: FakeLeaseway) -> None:

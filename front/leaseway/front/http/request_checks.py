@@ -73,9 +73,15 @@ _STATUSES: Final = {
 
 
 class HttpError(HttpRefusal):
-    """An HTTP error response, to a request that is not handled further."""
+    """An HTTP error response, to a request that is not handled further.
+
+    Attributes:
+        code: The code of its JSON-RPC error.
+        names_request: Whether that has the id of the request.
+    """
 
     code: int = INVALID_REQUEST
+    names_request: bool = True
 
     def response(self, request_id: bytes = b"", *, modern: bool) -> web.Response:
         """Return the response.
@@ -85,7 +91,8 @@ class HttpError(HttpRefusal):
             modern: Whether the client speaks a version without sessions.
         """
         error = JsonRpcError(self.code, str(self))
-        response = json_response(error_message(request_id, error, modern=modern), self.status)
+        named = request_id if self.names_request else b""
+        response = json_response(error_message(named, error, modern=modern), self.status)
         response.headers.update(self.headers)
         return response
 
@@ -103,10 +110,12 @@ class SessionNotFound(HttpError):
     """The session of a request is unknown or has ended: its client begins another one.
 
     The code is that of the official TypeScript SDK's servers. Claude Code begins another session
-    only if it sees the code beside the status.
+    only if it sees the code beside the status. Clients on the official Go SDK do so only if the
+    error names no request: they take one that does for an answer in a session that goes on.
     """
 
     code = -32001
+    names_request = False
 
     def __init__(self) -> None:
         super().__init__(404, "Session not found: unknown or ended session. Send initialize again.")
