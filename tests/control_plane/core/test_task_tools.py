@@ -14,6 +14,7 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.filters.names import NameFilter
@@ -87,19 +88,18 @@ def test_prompts_are_never_tasks() -> None:
 )
 def test_the_denial_for_a_task_tool_contains_the_reason(name: str, server: str) -> None:
     state = offered(a=(SPEC, ServerListing((RESEARCH, ECHO))))
-    denied = find_name(state, "default", name, START, server_id=server)
+    denied = find_name(state, Reader("default"), name, START, server_id=server)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message.startswith(
         f"Server 'a' has no tool '{name}' to call: it can only be called as an MCP"
     )
-    assert isinstance(find_name(state, "default", "a_echo", START), NamedTarget)
+    assert isinstance(find_name(state, Reader("default"), "a_echo", START), NamedTarget)
 
 
 def test_a_filtered_task_tool_does_not_exist() -> None:
     quiet = replace(SPEC, tools=NameFilter((), ("research",)))
-    denied = find_name(
-        offered(a=(quiet, ServerListing((RESEARCH, ECHO)))), "default", "a:research", START
-    )
+    state = offered(a=(quiet, ServerListing((RESEARCH, ECHO))))
+    denied = find_name(state, Reader("default"), "a:research", START)
     assert isinstance(denied, Denial)
     assert "task" not in denied.message

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from tests.control_plane.core.builders import START, coordinator, hello, listing, spec
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
@@ -104,7 +105,7 @@ def test_a_new_variant_with_another_launch_hash_hides_the_server_until_it_is_up(
     assert seen(state, "acme") == []
     assert seen(state, "other") == list(TOOLS)
     assert state.pending.of("acme") == ["a"]
-    assert isinstance(find_name(state, "acme", "a_read", START), PendingServers)
+    assert isinstance(find_name(state, Reader("acme"), "a_read", START), PendingServers)
     assert worker.held[ACME].exposed == ()  # a worker does not run its tools either
     answer(state, worker, listing(*TOOLS))
     later(state, worker)
@@ -128,7 +129,7 @@ def test_a_variant_that_fails_to_start_is_a_problem_that_names_the_tenant() -> N
         "Until the server starts, tenant 'acme' does not have it: its configuration differs from"
         " that of other tenants."
     )
-    outcome = find_name(state, "acme", "a:read", START)
+    outcome = find_name(state, Reader("acme"), "a:read", START)
     assert isinstance(outcome, Denial)
     assert outcome.reason is Reason.SERVER_NOT_READY
 
@@ -162,7 +163,7 @@ def test_a_variant_that_every_worker_refuses_does_not_expose_the_common_one() ->
         state.handle_ack(worker_id, action.push.nonce, START)
     assert seen(state, "acme") == []
     assert seen(state, "other") == list(TOOLS)
-    outcome = find_name(state, "acme", "a:read", START)
+    outcome = find_name(state, Reader("acme"), "a:read", START)
     assert isinstance(outcome, Denial)
     assert outcome.reason is Reason.SERVER_NOT_READY
 

@@ -8,6 +8,7 @@ from tests.control_plane.core.builders import START, at, coordinator, hello, lis
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 from tests.specs import part
 
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource
@@ -54,7 +55,7 @@ def test_a_hidden_server_is_invisible_to_its_tenant_and_not_probed() -> None:
     assert seen(state, "other") == ["a_echo", "b_echo"]
     assert list(state.servers.variants_of("acme")) == ["b"]
     for name in ("a_echo", "a:echo"):
-        outcome = find_name(state, "acme", name, START)
+        outcome = find_name(state, Reader("acme"), name, START)
         assert isinstance(outcome, Denial)
         assert outcome.reason == Reason.TOOL_NOT_FOUND
     assert worker.held[ACME].exposed == ()  # workers do not run its tools either
@@ -143,8 +144,8 @@ def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
     run(state, [worker])
     assert state.pending.servers == ["a"]
     assert (state.pending.of("acme"), state.pending.of("other")) == (["a"], [])
-    assert isinstance(find_name(state, "acme", "a_echo", START), PendingServers)
-    assert isinstance(find_name(state, "other", "a_echo", START), Denial)
+    assert isinstance(find_name(state, Reader("acme"), "a_echo", START), PendingServers)
+    assert isinstance(find_name(state, Reader("other"), "a_echo", START), Denial)
 
 
 def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
@@ -156,6 +157,9 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
     load(state, a, b)
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
+    acme, guest = Reader("acme"), Reader("acme", "guest")
+    assert isinstance(find_name(state, acme, "a:echo", START), PendingServers)
+    assert isinstance(find_name(state, guest, "a:echo", START), Denial)
     while worker.probes:
         answer(state, worker, listing("echo", "erase"))
     assert seen(state, "rival") == ["a_echo", "a_erase", "b_echo", "b_erase"]
@@ -163,8 +167,11 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
     assert seen(state, "stranger") == []
     assert list(state.visible.view("acme", "guest").tools) == []
     assert list(state.servers.variants_of("acme")) == ["a"]
-    for name, like in (("a_erase", "a_erasd"), ("b:echo", "c:echo"), ("b_echo", "c_echo")):
-        there, never = (find_name(state, "acme", each_name, START) for each_name in (name, like))
+    for reader, name, like in (
+        (acme, "a_erase", "a_erasd"), (acme, "b:echo", "c:echo"), (acme, "b_echo", "c_echo"),
+        (guest, "a:echo", "c:echo"), (guest, "a_echo", "c_echo"),
+    ):  # fmt: skip
+        there, never = (find_name(state, reader, each_name, START) for each_name in (name, like))
         assert isinstance(there, Denial)
         assert isinstance(never, Denial)
         assert there.reason == never.reason == Reason.TOOL_NOT_FOUND
@@ -194,7 +201,7 @@ def test_a_grant_of_some_tools_lists_no_prompts_resources_and_instructions() -> 
             assert bool(name) is whole, (tenant, agent)
     for tenant, whole in (("all", True), ("some", False)):
         for uri, server_id in (("note://a", ""), ("note://unlisted", "a")):
-            found = find_resource(state, tenant, uri, START, server_id)
+            found = find_resource(state, Reader(tenant), uri, START, server_id)
             assert isinstance(found, Denial) is not whole, (tenant, uri)
 
 
@@ -217,5 +224,5 @@ def test_an_invisible_server_takes_no_name_from_a_tenant() -> None:
     acme, rival = (state.visible.view(tenant).tools for tenant in ("acme", "rival"))
     assert acme["echo"].served.key.server_id == "b"
     assert rival["echo"].served.key.server_id == "a"
-    found = find_name(state, "acme", "echo", START)
+    found = find_name(state, Reader("acme"), "echo", START)
     assert not isinstance(found, Denial)

@@ -401,9 +401,9 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         state, now = self._plane.state, self._plane.clock()
         reader = _reader(tenant, request.client)
         if request.kind == catalog_pb2.NAME_KIND_RESOURCE:
-            return find_resource(state, tenant, name, now, request.server_id, reader)
+            return find_resource(state, reader, name, now, request.server_id)
         kind = PROMPTS if request.kind == catalog_pb2.NAME_KIND_PROMPT else TOOLS
-        return find_name(state, tenant, name, now, kind, request.server_id, reader)
+        return find_name(state, reader, name, now, kind, request.server_id)
 
     def _resolved(
         self,

@@ -8,6 +8,7 @@ from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, ru
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
@@ -43,7 +44,7 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
         answer(state, worker, ServerListing())
     assert "mcp_release" in state.visible.view("default").tools
     assert "mcp_release" not in state.visible.view("acme").tools
-    denied = find_name(state, "acme", "mcp_admin:mcp_release", START)
+    denied = find_name(state, Reader("acme"), "mcp_admin:mcp_release", START)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
 
@@ -51,7 +52,7 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
 def test_every_worker_that_takes_work_serves_the_toolset() -> None:
     state, _ = started(spec("desk", shared=False))
     state.handle_worker_joined(hello("w2"), START)
-    target = find_name(state, "default", "mcp_release", START)
+    target = find_name(state, Reader("default"), "mcp_release", START)
     assert isinstance(target, NamedTarget)
     assert [record.id for record in workers_for(state, target.served)] == ["w1", "w2"]
     state.drain_worker("w1", START)

@@ -96,7 +96,7 @@ def test_a_name_means_what_its_user_sees_and_is_known_without_a_listing() -> Non
     tell(state, BOB, listing("of_bob"))
 
     def find(name: str, user: str) -> object:
-        return find_name(state, "acme", name, START, reader=Reader("acme", user=user))
+        return find_name(state, Reader("acme", user=user), name, START)
 
     for name in ("x_of_anna", "mail:of_anna"):
         assert isinstance(find(name, "anna"), NamedTarget)
@@ -155,14 +155,12 @@ def test_the_first_user_is_offered_a_login_and_then_sees_his_own_listing() -> No
 def test_a_name_of_a_server_without_a_login_is_left_to_the_worker_which_asks_for_one() -> None:
     state, _ = awaiting(mail())
     for reader in (Reader("acme", user="anna"), Reader("acme", sees_all=True)):
-        found = find_name(state, "acme", "mail:send", START, reader=reader)
+        found = find_name(state, reader, "mail:send", START)
         assert isinstance(found, NamedTarget)
         assert (found.served.key, found.item.original) == (MAIL, "send")
-        assert isinstance(find_name(state, "acme", "send", START, reader=reader), Denial)
+        assert isinstance(find_name(state, reader, "send", START), Denial)
     tell(state, ANNA, listing("of_anna"))
-    assert isinstance(
-        find_name(state, "acme", "mail:send", START, reader=Reader("acme", user="anna")), Denial
-    )
+    assert isinstance(find_name(state, Reader("acme", user="anna"), "mail:send", START), Denial)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -171,7 +169,7 @@ def test_the_workers_for_a_login_are_found_by_the_servers_name(is_first: bool) -
     tell(state, ANNA, listing("of_anna"))
     for user in ("anna", "bob"):
         reader = Reader("acme", user=user)
-        found = find_name(state, "acme", "mail:mcp_login", START, reader=reader)
+        found = find_name(state, reader, "mail:mcp_login", START)
         assert isinstance(found, NamedTarget)
         assert found.served.key == MAIL
 
@@ -188,7 +186,7 @@ def test_a_tenants_own_variant_waits_for_its_login_and_gets_no_other_tenants_lis
     own = replace(common, key=VariantKey("mail", "acme"), tools=NameFilter(whitelist=("own",)))
     state, worker = awaiting(common, own)
     assert set(state.view(Reader("beta")).tools) == seen(state) == {"mcp_login"}
-    denied = find_name(state, "acme", "mail:own", START, reader=Reader("acme"))
+    denied = find_name(state, Reader("acme"), "mail:own", START)
     assert isinstance(denied, Denial), "a worker would not know the name"
     assert denied.reason == "LOGIN_REQUIRED"
     assert "mcp_login" in denied.message

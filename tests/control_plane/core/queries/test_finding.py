@@ -26,12 +26,15 @@ from tests.control_plane.core.fake_worker import (
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
 from leaseway.spec.filters.names import NameFilter
 from leaseway.wire.advice import LISTED_BY
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
+
+READER = Reader("default")
 
 
 def owner(outcome: NamedTarget | ResourceTarget | PendingServers | Denial) -> str:
@@ -42,7 +45,7 @@ def owner(outcome: NamedTarget | ResourceTarget | PendingServers | Denial) -> st
 def test_exposed_and_qualified_names_resolve_to_the_same_tool() -> None:
     state, _ = started(spec("a"))
     for name in ("a_echo", "a:echo"):
-        target = find_name(state, "default", name, START)
+        target = find_name(state, READER, name, START)
         assert isinstance(target, NamedTarget)
         assert (target.served.key.server_id, target.item.original) == ("a", "echo")
 
@@ -50,7 +53,7 @@ def test_exposed_and_qualified_names_resolve_to_the_same_tool() -> None:
 def test_an_unknown_tool_names_the_nearest() -> None:
     state, _ = started(spec("a"))
     for name, near in (("a_ecco", "a_echo"), ("a:ecco", "a:echo")):
-        denied = find_name(state, "default", name, START)
+        denied = find_name(state, READER, name, START)
         assert isinstance(denied, Denial)
         assert denied.reason is Reason.TOOL_NOT_FOUND
         assert denied.message == f"There is no tool '{name}'. Did you mean '{near}'?"
@@ -58,7 +61,7 @@ def test_an_unknown_tool_names_the_nearest() -> None:
 
 def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     state, _ = started(spec("everything"))
-    denied = find_name(state, "default", "everythin:echo", START)
+    denied = find_name(state, READER, "everythin:echo", START)
     assert isinstance(denied, Denial)
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
@@ -69,17 +72,17 @@ def test_a_name_without_similar_ones_is_denied_with_what_lists_the_known_ones() 
         ("nosuch:zzz", "There is no server 'nosuch'.", "servers"),
         ("nosuch", "There is no tool 'nosuch'.", "tools"),
     ):
-        denied = find_name(state, "default", name, START)
+        denied = find_name(state, READER, name, START)
         assert isinstance(denied, Denial)
         assert (denied.message, denied.metadata) == (said, {LISTED_BY: listed_by})
 
 
 def test_a_tool_that_lost_its_name_is_found_by_its_qualified_name() -> None:
     state, _ = started(spec("a", prefix=""), spec("b", prefix=""))
-    target = find_name(state, "default", "echo", START)
+    target = find_name(state, READER, "echo", START)
     assert isinstance(target, NamedTarget)
     assert target.served.key.server_id == "a"
-    assert owner(find_name(state, "default", "b:echo", START)) == "b"
+    assert owner(find_name(state, READER, "b:echo", START)) == "b"
 
 
 def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
@@ -87,10 +90,10 @@ def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert find_name(state, "default", "a_echo", START) == PendingServers(("a",))
-    assert find_name(state, "default", "a:echo", START) == PendingServers(("a",))
+    assert find_name(state, READER, "a_echo", START) == PendingServers(("a",))
+    assert find_name(state, READER, "a:echo", START) == PendingServers(("a",))
     answer(state, worker, FAILED)
-    denied = find_name(state, "default", "a:echo", START)
+    denied = find_name(state, READER, "a:echo", START)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.SERVER_NOT_READY
     assert "exited at once" in denied.message
@@ -98,13 +101,13 @@ def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
 
 def test_the_denial_of_a_failed_server_contains_the_time_of_the_next_try() -> None:
     state, worker = never_up()
-    denied = find_name(state, "default", "a:echo", at(1))
+    denied = find_name(state, READER, "a:echo", at(1))
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
     assert "has not started. The next try is in 3.0 s. The last probe" in denied.message
     state.tick(at(4.5))
     run(state, [worker])
-    denied = find_name(state, "default", "a:echo", at(4.5))
+    denied = find_name(state, READER, "a:echo", at(4.5))
     assert isinstance(denied, Denial)
     assert "The next try is running." in denied.message
     assert denied.retry_delay == 0.5
@@ -113,11 +116,11 @@ def test_the_denial_of_a_failed_server_contains_the_time_of_the_next_try() -> No
 def test_prompts_have_names_of_their_own() -> None:
     state = offered(a=(spec("a"), offering("ask", prompts=("ask", "greet"))))
     for name in ("a_ask", "a:ask"):
-        target = find_name(state, "default", name, START, PROMPTS)
+        target = find_name(state, READER, name, START, PROMPTS)
         assert isinstance(target, NamedTarget)
         assert (target.kind, target.item.original) == (PROMPTS, "ask")
-    assert isinstance(find_name(state, "default", "a_greet", START), Denial), "it is no tool"
-    denied = find_name(state, "default", "a_gret", START, PROMPTS)
+    assert isinstance(find_name(state, READER, "a_greet", START), Denial), "it is no tool"
+    denied = find_name(state, READER, "a_gret", START, PROMPTS)
     assert isinstance(denied, Denial)
     assert denied.message == "There is no prompt 'a_gret'. Did you mean 'a_greet'?"
 
@@ -127,9 +130,9 @@ def test_a_prompt_that_lost_its_name_is_found_by_its_qualified_name() -> None:
         a=(spec("a", prefix=""), offering("one", prompts=("ask",))),
         b=(spec("b", prefix=""), offering("two", prompts=("ask",))),
     )
-    assert owner(find_name(state, "default", "ask", START, PROMPTS)) == "a"
-    assert owner(find_name(state, "default", "two", START)) == "b"
-    assert owner(find_name(state, "default", "b:ask", START, PROMPTS)) == "b"
+    assert owner(find_name(state, READER, "ask", START, PROMPTS)) == "a"
+    assert owner(find_name(state, READER, "two", START)) == "b"
+    assert owner(find_name(state, READER, "b:ask", START, PROMPTS)) == "b"
     assert [p.problem.reason for p in state.problems.open()] == ["PROMPT_NAME_CLASH"]
 
 
@@ -139,12 +142,12 @@ def test_with_a_server_given_only_its_items_are_found() -> None:
         b=(spec("b"), offering(prompts=("ask", "b_other"))),
     )
     for name in ("b_ask", "b:ask", "ask"):
-        assert owner(find_name(state, "default", name, START, PROMPTS, "b")) == "b"
+        assert owner(find_name(state, READER, name, START, PROMPTS, "b")) == "b"
     for name in ("a_ask", "a:ask", "other"):
-        denied = find_name(state, "default", name, START, PROMPTS, "b")
+        denied = find_name(state, READER, name, START, PROMPTS, "b")
         assert isinstance(denied, Denial)
         assert denied.reason is Reason.TOOL_NOT_FOUND
-    denied = find_name(state, "default", "a:ask", START, PROMPTS, "bb")
+    denied = find_name(state, READER, "a:ask", START, PROMPTS, "bb")
     assert isinstance(denied, Denial)
     assert denied.message == "There is no server 'bb'. Did you mean 'b'?"
 
@@ -154,7 +157,7 @@ def test_a_server_may_be_given_with_a_name_of_its_own_that_has_a_colon() -> None
         a=(spec("a"), offering("b:echo", "a:x", "x", "查询")), b=(spec("b"), offering("echo"))
     )
     found = {
-        name: find_name(state, "default", name, START, server_id="a")
+        name: find_name(state, READER, name, START, server_id="a")
         for name in ("b:echo", "a:b:echo", "a_b_echo", "a:x", "a:a:x", "查询")
     }
     assert {name: t.item.original for name, t in found.items() if isinstance(t, NamedTarget)} == {
@@ -163,7 +166,7 @@ def test_a_server_may_be_given_with_a_name_of_its_own_that_has_a_colon() -> None
         "a:a:x": "a:x",
         "查询": "查询",
     }
-    assert owner(find_name(state, "default", "b:echo", START)) == "b"
+    assert owner(find_name(state, READER, "b:echo", START)) == "b"
 
 
 def test_a_resource_is_the_smallest_servers_that_lists_it() -> None:
@@ -172,25 +175,25 @@ def test_a_resource_is_the_smallest_servers_that_lists_it() -> None:
         c=(spec("c"), offering(resources=("file:///x", "file:///z"))),
         a=(spec("a"), offering(templates=("file:///{name}",))),
     )
-    assert owner(find_resource(state, "default", "file:///x", START)) == "b"
-    assert owner(find_resource(state, "default", "file:///z", START)) == "c", "listed goes first"
-    assert owner(find_resource(state, "default", "file:///new", START)) == "a"
-    assert owner(find_resource(state, "default", "file:///x", START, "c")) == "c"
+    assert owner(find_resource(state, READER, "file:///x", START)) == "b"
+    assert owner(find_resource(state, READER, "file:///z", START)) == "c", "listed goes first"
+    assert owner(find_resource(state, READER, "file:///new", START)) == "a"
+    assert owner(find_resource(state, READER, "file:///x", START, "c")) == "c"
 
 
 def test_a_templates_own_text_is_found_as_a_template() -> None:
     state = offered(a=(spec("a"), offering(templates=("note://{id}",))))
-    target = find_resource(state, "default", "note://{id}", START)
+    target = find_resource(state, READER, "note://{id}", START)
     assert isinstance(target, ResourceTarget)
     assert (target.is_template, target.uri) == (True, "note://{id}")
-    filled = find_resource(state, "default", "note://7", START)
+    filled = find_resource(state, READER, "note://7", START)
     assert filled == ResourceTarget(target.served, "note://7")
 
 
 def test_an_unlisted_uri_resolves_to_the_given_server() -> None:
     state = offered(a=(spec("a"), offering("tool")))
-    assert owner(find_resource(state, "default", "any://thing", START, "a")) == "a"
-    denied = find_resource(state, "default", "any://thing", START)
+    assert owner(find_resource(state, READER, "any://thing", START, "a")) == "a"
+    denied = find_resource(state, READER, "any://thing", START)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message == (
@@ -208,11 +211,11 @@ def test_a_filter_applies_to_listed_and_unlisted_uris() -> None:
     state = offered(a=(limited, found))
     for uri in ("file:///secret/k", "file:///secret/new", "file:///secret/{name}"):
         for server_id in ("", "a"):
-            denied = find_resource(state, "default", uri, START, server_id)
+            denied = find_resource(state, READER, uri, START, server_id)
             assert isinstance(denied, Denial), uri
             assert "secret" not in denied.metadata["nearest"]
-    assert owner(find_resource(state, "default", "file:///other/x", START)) == "a"
-    denied = find_resource(state, "default", "file:///secret/x", START, "a")
+    assert owner(find_resource(state, READER, "file:///other/x", START)) == "a"
+    denied = find_resource(state, READER, "file:///secret/x", START, "a")
     assert isinstance(denied, Denial)
     assert denied.message.startswith("Server 'a' has no resource 'file:///secret/x'.")
 
@@ -220,8 +223,8 @@ def test_a_filter_applies_to_listed_and_unlisted_uris() -> None:
 def test_a_whitelist_applies_to_uris_that_match_templates() -> None:
     limited = replace(spec("a"), resources=NameFilter(("file:///docs/*",)))
     state = offered(a=(limited, offering(templates=("file:///{+path}",))))
-    assert owner(find_resource(state, "default", "file:///docs/x", START)) == "a"
-    assert isinstance(find_resource(state, "default", "file:///etc/x", START), Denial)
+    assert owner(find_resource(state, READER, "file:///docs/x", START)) == "a"
+    assert isinstance(find_resource(state, READER, "file:///etc/x", START), Denial)
     assert state.visible.view("default").templates == {}
 
 
@@ -230,10 +233,10 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert find_resource(state, "default", "x:y", START) == PendingServers(("a",))
-    assert find_resource(state, "default", "x:y", START, "a") == PendingServers(("a",))
+    assert find_resource(state, READER, "x:y", START) == PendingServers(("a",))
+    assert find_resource(state, READER, "x:y", START, "a") == PendingServers(("a",))
     answer(state, worker, FAILED)
-    denied = find_resource(state, "default", "x:y", START)
+    denied = find_resource(state, READER, "x:y", START)
     assert isinstance(denied, Denial)
     assert denied.message.endswith("not started, or need a login, may have it: a.")
 
@@ -245,7 +248,7 @@ def test_of_servers_that_have_not_started_those_in_the_name_are_named_first() ->
     run(state, [worker])
     while worker.probes:
         answer(state, worker, FAILED)
-    denied = find_name(state, "default", "zed_echo", START)
+    denied = find_name(state, READER, "zed_echo", START)
     assert isinstance(denied, Denial)
     assert denied.message.endswith("may have it: zed, aa, bb, cc, dd and 1 more.")
 
@@ -253,7 +256,7 @@ def test_of_servers_that_have_not_started_those_in_the_name_are_named_first() ->
 @pytest.mark.parametrize("server_id", ["", "a"])
 def test_a_uri_over_the_limit_is_not_found(server_id: str) -> None:
     state = offered(a=(spec("a"), offering(templates=("x:{+any}",))))
-    denied = find_resource(state, "default", "x:" + "y" * MAX_URI, START, server_id)
+    denied = find_resource(state, READER, "x:" + "y" * MAX_URI, START, server_id)
     assert isinstance(denied, Denial)
     assert len(denied.message) < 1_000
 
@@ -261,14 +264,14 @@ def test_a_uri_over_the_limit_is_not_found(server_id: str) -> None:
 def test_of_many_uris_those_that_begin_most_alike_are_compared() -> None:
     uris = tuple(f"file:///{number:04}/report.txt" for number in range(5_000))
     state = offered(a=(spec("a"), offering(resources=uris)))
-    denied = find_resource(state, "default", "file:///4321/report.tx", START)
+    denied = find_resource(state, READER, "file:///4321/report.tx", START)
     assert isinstance(denied, Denial)
     assert "Did you mean 'file:///4321/report.txt'" in denied.message
 
 
 def test_messages_contain_no_control_characters() -> None:
     state = offered(a=(spec("a"), offering()))
-    denied = find_resource(state, "default", "x:\x1b[2J", START)
+    denied = find_resource(state, READER, "x:\x1b[2J", START)
     assert isinstance(denied, Denial)
     assert "\x1b" not in denied.message
 
@@ -278,18 +281,18 @@ def test_messages_contain_no_control_characters() -> None:
 def test_another_spelling_of_a_uri_passes_no_filter(uri: str, server_id: str) -> None:
     limited = replace(spec("a"), resources=NameFilter((), ("file:///secret/*",)))
     state = offered(a=(limited, offering(resources=(uri,), templates=("{+any}",))))
-    assert isinstance(find_resource(state, "default", uri, START, server_id), Denial)
+    assert isinstance(find_resource(state, READER, uri, START, server_id), Denial)
     assert state.visible.view("default").resources == {}
 
 
 def test_a_uri_with_too_many_long_templates_is_found_by_naming_its_server() -> None:
     hostile = tuple("{a}" + "x" * 4_000 + f"{{b}}y{n}{{c}}" for n in range(1_000))
     state = offered(a=(spec("a"), offering(templates=hostile)))
-    denied = find_resource(state, "default", "x" * MAX_URI, START)
+    denied = find_resource(state, READER, "x" * MAX_URI, START)
     assert isinstance(denied, Denial)
     assert denied.message.endswith("Name the server.")
-    assert owner(find_resource(state, "default", "x" * MAX_URI, START, "a")) == "a"
-    assert owner(find_resource(state, "default", "z" + hostile[0][3:], START, "a")) == "a"
+    assert owner(find_resource(state, READER, "x" * MAX_URI, START, "a")) == "a"
+    assert owner(find_resource(state, READER, "z" + hostile[0][3:], START, "a")) == "a"
 
 
 def test_a_filter_of_patterns_judges_the_worst_uri_at_once() -> None:
@@ -297,7 +300,7 @@ def test_a_filter_of_patterns_judges_the_worst_uri_at_once() -> None:
     limited = replace(spec("a"), resources=NameFilter((), patterns))
     state = offered(a=(limited, offering(templates=("{+any}",))))
     for uri in ("x:" + "a" * 8_000, "file:///" + "a/../" * 1_600, "x:" + "%61" * 2_700):
-        assert owner(find_resource(state, "default", uri, START)) == "a"
+        assert owner(find_resource(state, READER, uri, START)) == "a"
 
 
 def test_a_server_that_does_not_exist_is_refused_with_the_nearest() -> None:

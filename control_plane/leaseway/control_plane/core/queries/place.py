@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 from leaseway.control_plane.core.catalog.admin_toolset import is_admin
 from leaseway.control_plane.core.catalog.exposure import shown
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
@@ -90,7 +91,7 @@ def _try_place(
     """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
-        return no_server(state, key.tenant, key.server_id, now)
+        return no_server(state, Reader(key.tenant), key.server_id, now)
     if served.spec.truely_stateless:
         message = (
             f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
@@ -325,10 +326,13 @@ def not_served(state: Coordinator, key: VariantKey) -> Denial:
 
 
 def no_server(
-    state: Coordinator, tenant: str, server_id: str, now: Moment
+    state: Coordinator, reader: Reader, server_id: str, now: Moment
 ) -> PendingServers | Denial:
-    """Return the answer for a server that is not in a tenant's view."""
+    """Return the answer for a server that is not in a reader's view."""
+    tenant, agent = reader.tenant, reader.agent
     key = state.servers.variants_of(tenant).get(server_id)
+    if key is not None and not state.servers.may_see(key, tenant, agent):
+        key = None
     if key in state.pending.variants:
         return PendingServers((server_id,))
     failure = None if key is None else state.servers.failures.get(key)
@@ -342,11 +346,21 @@ def no_server(
     if refused or own in state.servers.refused:
         message = "its entry in the configuration has an error"
         return _not_ready(server_id, message, for_operators("Run `leaseway problems`."))
-    known = [*state.visible.view(tenant).servers, *state.pending.of(tenant)]
+    known = [*state.visible.view(tenant, agent).servers, *pending_servers(state, reader)]
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
     message += did_you_mean([repr(name) for name in near])
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, "servers"))
+
+
+def pending_servers(state: Coordinator, reader: Reader) -> Iterator[str]:
+    """Yield the servers without a first result that a reader may know of, by id."""
+    variants = state.servers.variants_of(reader.tenant)
+    return (
+        server_id
+        for server_id in state.pending.of(reader.tenant)
+        if state.servers.may_see(variants[server_id], reader.tenant, reader.agent)
+    )
 
 
 def did_you_mean(near: list[str]) -> str:

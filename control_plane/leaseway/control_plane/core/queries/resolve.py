@@ -1,4 +1,4 @@
-"""Resolves names of tools and prompts, and URIs of resources, in a tenant's view."""
+"""Resolves names of tools and prompts, and URIs of resources, in a reader's view."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from leaseway.control_plane.core.queries.place import (
     advice_of,
     did_you_mean,
     no_server,
+    pending_servers,
 )
 from leaseway.spec.exposed_names import exposed_name
 from leaseway.spec.filters.uri_templates import ComparedUri, TooMuchEffort
@@ -49,7 +50,7 @@ def unknown_server(
     configured = state.servers.variants_of(tenant)
     for server_id in missing:
         if server_id not in configured:
-            outcome = no_server(state, tenant, server_id, now)
+            outcome = no_server(state, Reader(tenant), server_id, now)
             if isinstance(outcome, Denial) and outcome.reason is Reason.TOOL_NOT_FOUND:
                 return outcome
     return None
@@ -67,23 +68,21 @@ _TargetT = TypeVar("_TargetT", NamedTarget, ResourceTarget)
 
 def find_name(
     state: Coordinator,
-    tenant: str,
+    reader: Reader,
     name: str,
     now: Moment,
     kind: NamedKind = TOOLS,
     server_id: str = "",
-    reader: Reader | None = None,
 ) -> NamedTarget | PendingServers | Denial:
     """Resolve an exposed (`time_now`) or qualified (`time:now`) name.
 
     Args:
+        reader: For whom.
         name: The name; an original name is enough if the server is given.
         kind: Tools or prompts.
         server_id: Restricts the search to this server; empty for any.
-        reader: For whom; None for the tenant.
     """
-    find = partial(_find_name, state, tenant, name, now, kind, server_id)
-    return _find_for(state, reader or Reader(tenant), find)
+    return _find_for(state, reader, partial(_find_name, state, reader, name, now, kind, server_id))
 
 
 def _find_for(
@@ -98,7 +97,7 @@ def _find_for(
     found = find(state.view(reader))
     if not isinstance(found, Denial) and not _is_guess(found):
         return found
-    base = state.visible.view(reader.tenant)
+    base = state.visible.view(reader.tenant, reader.agent)
     unlisted = {served.key.server_id for served, _ in state.subjects.unlisted(base, reader)}
     if not unlisted:
         return found
@@ -115,7 +114,7 @@ def _is_guess(found: object) -> bool:
 
 def _find_name(
     state: Coordinator,
-    tenant: str,
+    reader: Reader,
     name: str,
     now: Moment,
     kind: NamedKind,
@@ -132,12 +131,12 @@ def _find_name(
         split = (server_id, name)
     if split is not None:
         if server_id not in ("", split[0]):
-            return _other_server(state, tenant, view, name, server_id, kind, now)
-        return _find_qualified(state, tenant, view, split, kind, now)
-    waiting = _pending(state, tenant, view)
+            return _other_server(state, reader, view, name, server_id, kind, now)
+        return _find_qualified(state, reader, view, split, kind, now)
+    waiting = _pending(state, reader, view)
     if waiting is not None:
         return waiting
-    return _not_found(state, tenant, name, view.named(kind), kind)
+    return _not_found(state, reader, name, view.named(kind), kind)
 
 
 def _is_own_name(
@@ -167,20 +166,19 @@ def _task_only(view: View, name: str, server_id: str) -> Denial | None:
     return None
 
 
-def _pending(state: Coordinator, tenant: str, view: View) -> PendingServers | None:
+def _pending(state: Coordinator, reader: Reader, view: View) -> PendingServers | None:
     """Return the first servers, by id, without a first result; each of them may have any name."""
-    waiting = (name for name in state.pending.of(tenant) if name not in view.servers)
+    waiting = (name for name in pending_servers(state, reader) if name not in view.servers)
     first = tuple(islice(waiting, _WAITED_FOR))
     return PendingServers(first) if first else None
 
 
 def find_resource(
     state: Coordinator,
-    tenant: str,
+    reader: Reader,
     uri: str,
     now: Moment,
     server_id: str = "",
-    reader: Reader | None = None,
 ) -> ResourceTarget | PendingServers | Denial:
     """Resolve a URI to the server that lists it, else to one with a matching template.
 
@@ -188,38 +186,37 @@ def find_resource(
     listed or match a template; it only has to pass the server's filter.
 
     Args:
+        reader: For whom.
         uri: A resource's URI, or the text of a template.
         now: The time.
         server_id: Restricts the search to this server; empty for any.
-        reader: For whom; None for the tenant.
     """
-    find = partial(_find_resource, state, tenant, uri, now, server_id)
-    return _find_for(state, reader or Reader(tenant), find)
+    return _find_for(state, reader, partial(_find_resource, state, reader, uri, now, server_id))
 
 
 def _find_resource(
-    state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str, view: View
+    state: Coordinator, reader: Reader, uri: str, now: Moment, server_id: str, view: View
 ) -> ResourceTarget | PendingServers | Denial:
     if server_id:
-        return _find_at(state, tenant, view, uri, now, server_id)
+        return _find_at(state, reader, view, uri, now, server_id)
     try:
         target = view.by_uri.get(uri) or _by_template(view, uri)
     except TooMuchEffort:
         return _too_many_templates(uri)
     if target is not None:
         return target
-    waiting = _pending(state, tenant, view)
+    waiting = _pending(state, reader, view)
     if waiting is not None:
         return waiting
-    return _not_found(state, tenant, uri, view.by_uri, RESOURCES)
+    return _not_found(state, reader, uri, view.by_uri, RESOURCES)
 
 
 def _find_at(
-    state: Coordinator, tenant: str, view: View, uri: str, now: Moment, server_id: str
+    state: Coordinator, reader: Reader, view: View, uri: str, now: Moment, server_id: str
 ) -> ResourceTarget | PendingServers | Denial:
     served = view.servers.get(server_id)
     if served is None:
-        return no_server(state, tenant, server_id, now)
+        return no_server(state, reader, server_id, now)
     key = (server_id, uri)
     listed = view.resources.get(key) or view.templates.get(key)
     if listed is not None:
@@ -257,7 +254,7 @@ def _too_many_templates(uri: str) -> Denial:
 
 def _find_qualified(
     state: Coordinator,
-    tenant: str,
+    reader: Reader,
     view: View,
     name: tuple[str, str],
     kind: NamedKind,
@@ -266,7 +263,7 @@ def _find_qualified(
     server_id, original = name
     served = view.servers.get(server_id)
     if served is None:
-        return no_server(state, tenant, server_id, now)
+        return no_server(state, reader, server_id, now)
     target = view.qualified(server_id, original, kind)
     if target is not None:
         return target
@@ -275,21 +272,21 @@ def _find_qualified(
         return NamedTarget(served, ExposedName(original, f"{server_id}:{original}"), kind)
     if served.awaits_tenant:  # no worker lists it in the middle of a call
         message = (
-            f"Server '{server_id}' lists what it has once tenant '{tenant}' has logged in: call"
-            f' {LOGIN_TOOL}({{"serverId": "{server_id}"}}) of {ADMIN_TOOLSET}.'
+            f"Server '{server_id}' lists what it has once tenant '{reader.tenant}' has logged in:"
+            f' call {LOGIN_TOOL}({{"serverId": "{server_id}"}}) of {ADMIN_TOOLSET}.'
         )
-        metadata = {"server": server_id, "tenant": tenant}
+        metadata = {"server": server_id, "tenant": reader.tenant}
         return Denial(Reason.LOGIN_REQUIRED, message, metadata=metadata)
     qualified = f"{server_id}:{original}"
     if served.awaits_login:  # the worker asks for the login, and knows then whether it has the name
         return NamedTarget(served, ExposedName(original, qualified), kind)
     known = [f"{server_id}:{item.original}" for item in served.names(kind)]
-    return _not_found(state, tenant, qualified, known, kind)
+    return _not_found(state, reader, qualified, known, kind)
 
 
 def _other_server(
     state: Coordinator,
-    tenant: str,
+    reader: Reader,
     view: View,
     name: str,
     server_id: str,
@@ -299,13 +296,13 @@ def _other_server(
     """Return the denial for a qualified name of another server than the given one."""
     served = view.servers.get(server_id)
     if served is None:
-        return no_server(state, tenant, server_id, now)
+        return no_server(state, reader, server_id, now)
     known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
-    return _not_found(state, tenant, name, known, kind)
+    return _not_found(state, reader, name, known, kind)
 
 
 def _not_found(
-    state: Coordinator, tenant: str, name: str, known: Collection[str], kind: ItemKind
+    state: Coordinator, reader: Reader, name: str, known: Collection[str], kind: ItemKind
 ) -> Denial:
     is_uri = kind is RESOURCES
     near = alike(name, known)
@@ -313,11 +310,12 @@ def _not_found(
     message += did_you_mean([shown(name, _SHOWN) for name in near])
     if is_uri:
         message += " To read a URI that no server lists, name the server."
-    listed = state.visible.view(tenant).servers
+    listed = state.visible.view(reader.tenant, reader.agent).servers
     failed = [
         server_id
-        for server_id, key in state.servers.variants_of(tenant).items()
+        for server_id, key in state.servers.variants_of(reader.tenant).items()
         if key in state.servers.failures
+        and state.servers.may_see(key, reader.tenant, reader.agent)
         and (server_id not in listed or listed[server_id].awaits_login)
     ]
     if failed and (is_uri or split_qualified(name) is None):

@@ -98,18 +98,19 @@ class Servers:
                 key.server_id: key for key in sorted(self.known) if key.tenant in ("", tenant)
             }
             kept = self._variants[tenant] = {
-                name: key for name, key in chosen.items() if self._may_see(tenant, key)
+                name: key for name, key in chosen.items() if self.may_see(key, tenant)
             }
         return kept
 
-    def _may_see(self, tenant: str, key: VariantKey) -> bool:
+    def may_see(self, key: VariantKey, tenant: str, agent: str = "") -> bool:
+        """Return whether a tenant, or one of its agents, may know of a variant."""
         spec = (self.desired or {}).get(key)
         if spec is None:
             good = self.last_known_good.get(key)
             if good is None:
                 return True
             spec = good.spec
-        return not spec.hidden and (tenant == ALL_TENANTS or spec.policy.is_visible(tenant))
+        return not spec.hidden and (tenant == ALL_TENANTS or spec.policy.is_visible(tenant, agent))
 
     def _touch(self, key: VariantKey) -> None:
         """Note that the result of a variant may have changed."""
