@@ -45,11 +45,15 @@ def test_a_variant_loses_the_names_that_it_loses_among_all_that_its_tenant_sees(
         for key, (prefix, tools) in chosen.items()
     }
     built, _ = SnapshotBuilder().build(1, works)
-    for key, each_work in works.items():
+    for tenant in ("", "t", "u"):
         seen = {other.server_id: work for other, work in works.items() if not other.tenant}
-        seen |= {o.server_id: work for o, work in works.items() if o.tenant == key.tenant}
-        skipped = resolve_clashes({name: work.exposed for name, work in seen.items()}).skipped
-        assert built.served[key] == serve(each_work, skipped)
+        own = {o.server_id: work for o, work in works.items() if o.tenant == tenant}
+        found = resolve_clashes({name: work.exposed for name, work in (seen | own).items()})
+        for work in own.values():
+            assert built.served[work.spec.key] == serve(work, found.skipped)
+        tools = built.view(tenant).tools
+        owners = {name: (t.served.key.server_id, t.item.original) for name, t in tools.items()}
+        assert owners == found.owner
 
 
 kept = cache(good)  # a variant that has not changed stays the same object

@@ -5,7 +5,7 @@ See design.md#names-and-versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -208,8 +208,9 @@ class Snapshot:
                 for server_id, served in self._visible_to(name).items()
                 if not served.spec.hidden and (one := granted_to(served, *who)) is not None
             }
-            if self.is_restricted:
-                granted = resolve_clashes_among(granted)
+            moves_names = self._moves_names(name)
+            if self.is_restricted or moves_names:
+                granted = resolve_clashes_among(granted, always=moves_names)
             if len(self._views) >= _MAX_VIEWS:  # callers may choose any names without credentials
                 self._views.clear()
             view = self._views[who] = View(add_admin_toolset(granted))
@@ -224,6 +225,27 @@ class Snapshot:
     @cached_property
     def _variants(self) -> Mapping[str, Mapping[str, Served]]:
         return _by_tenant(self.served)
+
+    def _moves_names(self, tenant: str) -> bool:
+        """Return whether a tenant's own variants take names from other servers, or leave some."""
+        common, own = self._variants.get("", {}), self._variants.get(tenant, {}) if tenant else {}
+        return any(
+            not own.keys() >= wanting.get(item.name, own.keys())
+            for kind, wanting in (self._wanting if own else {}).items()
+            for server_id, variant in own.items()
+            for either in (variant, common.get(server_id, variant))
+            for item in either.names(kind)
+        )
+
+    @cached_property
+    def _wanting(self) -> Mapping[NamedKind, Mapping[str, Set[str]]]:
+        """The servers whose common variants expose each name, or lose it to another one."""
+        found: dict[NamedKind, dict[str, set[str]]] = {TOOLS: {}, PROMPTS: {}}
+        for kind, wanting in found.items():
+            for server_id, variant in self._variants.get("", {}).items():
+                for item in variant.names(kind):
+                    wanting.setdefault(item.name, set()).add(server_id)
+        return found
 
     @cached_property
     def is_restricted(self) -> bool:
