@@ -3,6 +3,7 @@
 import random
 import re
 import string
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -202,6 +203,16 @@ def test_a_filter_is_a_warning_only_if_it_cannot_be_intended(
     assert {(problem.reason, problem.severity) for problem in problems} <= {
         ("TOOLS_FILTERED", "warning")
     }
+
+
+def test_of_many_wrong_names_the_first_ones_get_a_suggestion() -> None:
+    listed = [f"{'tool_' * 8}{number}" for number in range(500)]
+    began = time.process_time()
+    problems = expose(server(tuple(f"{name}x" for name in listed)), listed).problems
+    assert time.process_time() - began < 5  # comparing each with all takes much longer
+    assert "its filters leave out all that it lists" in problems[0].message
+    assert sum("Did you mean" in problem.message for problem in problems) == 19
+    assert "TOOLS_FILTERED for 481 more" in problems[-1].message
 
 
 def test_a_blacklist_may_name_a_tool_as_models_see_it() -> None:

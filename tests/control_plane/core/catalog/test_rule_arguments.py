@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -59,3 +60,12 @@ def test_known_or_open_arguments_are_no_warning() -> None:
     )
     assert not warned(listing, ArgumentRule('args.path == "x"'))
     assert not warned(listing, ArgumentRule('args.mode == "x"', ("nothing",)))
+
+
+def test_many_rules_read_each_schema_once() -> None:
+    names = [f"argument_{number}" for number in range(200)]
+    listing = ServerListing(tuple(tool(f"tool_{number}", *names) for number in range(300)))
+    rules = [ArgumentRule(f'args.argument_{number} == "x"') for number in range(100)]
+    began = time.process_time()
+    assert not warned(listing, *rules)
+    assert time.process_time() - began < 1

@@ -8,7 +8,7 @@ does not matter. Tools and prompts have separate name spaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import filterfalse, pairwise, repeat
@@ -28,8 +28,8 @@ from leaseway.wire.names import (
     ORIGINAL_NAME_RULE,
     is_valid_name,
     is_valid_original_name,
-    nearest,
 )
+from leaseway.wire.text.suggestions import alike
 
 _LISTED: Final = 20
 """Limit of names in a message, and of separate warnings per reason and server."""
@@ -53,6 +53,15 @@ class ExposureWarnings:
     def add(self, reason: str, subject: str, message: str) -> None:
         """Add a warning; the message follows the server's name and a colon."""
         self._found.setdefault(reason, []).append((subject, f"{self._server}: {message}"))
+
+    def add_unknown(
+        self, reason: str, where: str, name: str, message: str, known: Collection[str]
+    ) -> None:
+        """Add a warning of a name that nothing has, with the known name that is most like it."""
+        is_shown = len(self._found.get(reason, ())) < _LISTED  # finding that one is slow
+        near = alike(name, known)[:1] if is_shown else []
+        hint = f" Did you mean {shown(near[0])}?" if near else ""
+        self.add(reason, f"{where}:{name}", message + hint)
 
     def all(self) -> tuple[Problem, ...]:
         problems = []
@@ -243,12 +252,12 @@ def filtered(
     kept = [name for name in names if allows(name)]  # asked once each: many patterns are slow
     if not rules or not names or not kind.filtered:
         return kept
-    if isinstance(kind, NamedKind):
-        _warn_of_missing(names, rules, kind, problems)
     if not kept and "*" not in rules.blacklist:
         count = pluralize(len(names), kind.noun)
         text = f"its filters leave out all that it lists, {count}: {named(names)}."
         problems.add(kind.filtered, "", f"{text} Correct them, or write blacklist: ['*'].")
+    if isinstance(kind, NamedKind):
+        _warn_of_missing(names, rules, kind, problems)
     return kept
 
 
@@ -259,10 +268,8 @@ def _warn_of_missing(
     for where, patterns in (("whitelist", rules.whitelist), ("blacklist", rules.blacklist)):
         for pattern in dict.fromkeys(patterns):
             if "*" not in pattern and pattern not in listed:
-                near = nearest(pattern, names, 1)
-                advice = f" Did you mean {shown(near[0])}?" if near else ""
                 text = f"its {where} names {shown(pattern)}, but it lists no such {kind.noun}."
-                problems.add(kind.filtered, f"{where}:{pattern}", f"{text}{advice}")
+                problems.add_unknown(kind.filtered, where, pattern, text, names)
 
 
 def _name_fault(

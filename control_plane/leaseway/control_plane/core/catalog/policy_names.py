@@ -8,7 +8,7 @@ warning only if they match nothing but names after transforms.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from leaseway.control_plane.core.catalog.exposure import ExposureWarnings, shown
@@ -17,7 +17,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.filters.names import NameFilter, matches, spellings
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.policy import NO_GRANT, ServerPolicy
-from leaseway.wire.names import nearest
+from leaseway.wire.text.suggestions import alike
 
 _NAME: Final = r"""(?:"[^"'\\]+"|'[^"'\\]+')"""
 _TEXT: Final = re.compile(_NAME)
@@ -90,14 +90,18 @@ def policy_problems(
             continue
         if where.startswith(_BLACKLIST) and any(_has(spellings(name), pattern) for name in tools):
             continue
-        hint = _hint(pattern, exposed, [name for known in listed for name in known])
         may_be_uri = where.startswith("rule ") and ":" in pattern
-        if not hint and ("*" in pattern or may_be_uri):
-            continue
         if may_be_uri and any(one.name == pattern for one in listing.resources):
             continue
         text = f"{where} names {shown(pattern)}, but it lists no such tool, so that holds for none."
-        problems.add(POLICY_NAMES_NO_TOOL, f"{where}:{pattern}", text + hint)
+        hint, known = (
+            _after_transforms(pattern, exposed),
+            [name for kind in listed for name in kind],
+        )
+        if hint:
+            problems.add(POLICY_NAMES_NO_TOOL, f"{where}:{pattern}", text + hint)
+        elif not ("*" in pattern or (may_be_uri and not alike(pattern, known))):
+            problems.add_unknown(POLICY_NAMES_NO_TOOL, where, pattern, text, known)
     return problems.all()
 
 
@@ -107,16 +111,15 @@ def _has(known: Collection[str], pattern: str) -> bool:
     return any(matches(pattern, name) for name in known)
 
 
-def _hint(pattern: str, exposed: Mapping[str, str], originals: Iterable[str]) -> str:
-    """Return advice on a name that is not listed: what it is instead, or what is like it."""
+def _after_transforms(pattern: str, exposed: Mapping[str, str]) -> str:
+    """Return advice if a name that is not listed is that of a tool after transforms."""
     if "*" in pattern:
         found = next((name for name in exposed if matches(pattern, name)), None)
     else:
         found = pattern if pattern in exposed else None
-    if found is not None:
-        return (
-            f" {shown(found)} is the name of {shown(exposed[found])} after transforms; write the"
-            " server's own names."
-        )
-    near = [] if "*" in pattern else nearest(pattern, originals, 1)
-    return f" Did you mean {shown(near[0])}?" if near else ""
+    if found is None:
+        return ""
+    return (
+        f" {shown(found)} is the name of {shown(exposed[found])} after transforms; write the"
+        " server's own names."
+    )

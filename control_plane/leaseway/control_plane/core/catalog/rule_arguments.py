@@ -14,7 +14,7 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.messages.json_schema import CHOICES
-from leaseway.wire.names import nearest
+from leaseway.wire.text.suggestions import alike
 
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
 _MEMBER: Final = re.compile(r"(?<![\w.])args\s*\.\s*([A-Za-z_]\w*)")
@@ -33,21 +33,24 @@ def named_arguments(expression: str) -> frozenset[str]:
 
 def rule_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ...]:
     """Return a warning for each rule that names an argument which one of its tools lacks."""
+    wanting = [
+        (number, rule, wanted)
+        for number, rule in enumerate(spec.policy.rules, start=1)
+        if (wanted := named_arguments(rule.expression))
+    ]
+    if not wanting:
+        return ()
+    passing = (tool for tool in listing.tools if tool.name and spec.tools.passes(tool.name))
+    arguments = [(tool.name, _properties(tool.definition)) for tool in passing]
     found: list[Problem] = []
-    for number, rule in enumerate(spec.policy.rules, start=1):
-        wanted = named_arguments(rule.expression)
-        if not wanted:
-            continue
+    for number, rule, wanted in wanting:
         lacking: dict[str, list[str]] = {}
         known: set[str] = set()
-        for tool in listing.tools:
-            if not tool.name or not rule.applies_to(tool.name) or not spec.tools.passes(tool.name):
-                continue
-            taken = _properties(tool.definition)
-            if taken is not None:
+        for tool, taken in arguments:
+            if taken is not None and rule.applies_to(tool):
                 known |= taken
                 for name in wanted - taken:
-                    lacking.setdefault(name, []).append(tool.name)
+                    lacking.setdefault(name, []).append(tool)
         found.extend(
             _problem(spec, number, name, tools, known) for name, tools in sorted(lacking.items())
         )
@@ -60,7 +63,7 @@ def _problem(
     listed = ", ".join(tools[:_MAX_LISTED])
     if len(tools) > _MAX_LISTED:
         listed += f" and {len(tools) - _MAX_LISTED} more"
-    near = nearest(name, sorted(known), limit=1)
+    near = alike(name, sorted(known))
     hint = f" Did you mean 'args.{near[0]}'?" if near else ""
     message = (
         f"Rule {number} of server {spec.key.server_id} names args.{name}, which the schema of "
