@@ -1,15 +1,19 @@
 """Merge rules: what each layer may say, and what a tenant gets of it."""
 
+from collections.abc import Collection
+
 import pytest
 from tests.specs import part
 
 from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.layers import combine
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
+from leaseway.wire.names import nearest
 
 SYSTEM = """\
 version: 1
@@ -80,6 +84,23 @@ def test_a_domain_declares_no_server() -> None:
     assert reasons(parsed) == [("acme.yaml", "UNDECLARED_SERVER", T)]
     assert "Did you mean 'on'?" in parsed.issues[0].message
     assert not parsed.rejected
+
+
+def test_a_server_that_is_gone_is_compared_once_for_all_tenants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def counted(name: str, known: Collection[str], limit: int) -> list[str]:
+        compared.append(name)
+        return nearest(name, known, limit)
+
+    monkeypatch.setattr(combine, "nearest", counted)
+    text = "version: 1\nservers:\n  wep: {}\n"
+    domains = (Layer("domain", f"{name}.yaml", text, name) for name in ("a", "b", "c"))
+    parsed = parse_config([Layer("system", "system.yaml", SYSTEM), *domains])
+    assert ["Did you mean 'web'?" in issue.message for issue in parsed.issues] == [True] * 3
+    assert compared == ["wep"]
 
 
 VALUES = {

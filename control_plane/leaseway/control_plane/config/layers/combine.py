@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from leaseway.control_plane.config.layers.denials import asked_message, denied_of, id_of
@@ -388,14 +389,15 @@ class _Combination:
         noun = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
         message = (
             f"The {noun} names the server {quoted(entry.name)}, which no layer below declares;"
-            f" it is ignored.{_did_you_mean(entry.name, declared)}"
+            f" it is ignored.{_did_you_mean(entry.name, frozenset(declared))}"
         )
         key = f"{layer.document.root}.{entry.name}"
         reason = IssueReason.UNDECLARED_SERVER
         self.log.add(layer.error(key, entry.at, message, reason=reason))
 
 
-def _did_you_mean(name: str, known: Collection[str]) -> str:
+@lru_cache(64)  # the files of all tenants may name one server that is gone
+def _did_you_mean(name: str, known: frozenset[str]) -> str:
     near = nearest(name, known, 1)
     return f" Did you mean '{near[0]}'?" if near else ""
 
