@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from leaseway.cli.commands.operating.audit import earliest, new_records, newest
+from leaseway.cli.commands.operating.audit import calls_of, earliest, new_records, newest
 
 
 def line(number: int, time: int = 0) -> bytes:
@@ -51,6 +51,22 @@ def test_the_newest_records_of_all_files_are_kept_and_all_are_read() -> None:
     assert numbers(newest(3, records)) == [5, 6, 7]
     rest = iter(records)
     assert (newest(0, rest), list(rest)) == ([], [])
+
+
+def test_a_call_is_one_row_at_the_time_of_its_begin() -> None:
+    records: list[dict[str, Any]] = [
+        {"event": "opened"},
+        {"event": "begin", "time": "1", "call": 1, "tool": "pay"},
+        {"event": "begin", "time": "2", "call": 2, "tool": "pay"},
+        {"event": "call", "time": "3", "call": 3, "tool": "read", "outcome": "ok"},
+        {"event": "approval", "time": "4", "outcome": "denied"},
+        {"event": "call", "time": "5", "call": 1, "outcome": "tool_error"},
+    ]
+    found = [(call["time"], call.get("tool"), call["outcome"]) for call in calls_of(records)]
+    assert sorted(found) == [
+        ("1", "pay", "tool_error"), ("2", "pay", "begun"), ("3", "read", "ok"),
+        ("4", None, "denied"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -228,13 +228,9 @@ def _of_sink(address: str, anchors: Anchors | None, vault: VaultPlace) -> dict[s
 def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: str | None) -> None:
     """List the calls that match all options, newest last."""
     matches = _filter({name: value for name, value in wanted.items() if value is not None}, since)
-    calls: dict[tuple[object, object], dict[str, Any]] = {}
-    for files in _runs(folder).values():
-        for path in files:
-            for record in _records(path):
-                _merge(calls, record)
-    found = sorted(filter(matches, calls.values()), key=itemgetter("time"))
-    _show(found[-limit:], as_json)
+    runs = (chain.from_iterable(map(_records, files)) for files in _runs(folder).values())
+    calls = chain.from_iterable(map(calls_of, runs))
+    _show(newest(limit, filter(matches, calls)), as_json)
 
 
 @audit.command(epilog=examples("leaseway audit tail AUDIT --follow"))
@@ -326,16 +322,23 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _merge(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
-    """Add a record to `calls`; merge the `begin` and `call` records of one call."""
-    if record.get("event") in ("approval", "operator", "refused"):
-        calls[record.get("run"), f"{record['event']} {record.get('seq')}"] = record
-        return
-    if record.get("event") not in ("begin", "call"):
-        return
-    key = record.get("run"), record.get("call")
-    begin = calls.get(key, {})
-    calls[key] = {"outcome": "begun", **begin, **record, "time": begin.get("time", record["time"])}
+def calls_of(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the calls of a run, and what else it has recorded of single decisions.
+
+    Only calls without an end are kept: the files of months may be larger than memory.
+    """
+    begun: dict[object, dict[str, Any]] = {}
+    for record in records:
+        match record.get("event"):
+            case "approval" | "operator" | "refused":
+                yield record
+            case "begin":
+                begun[record.get("call")] = record
+            case "call":
+                begin = begun.pop(record.get("call"), {})
+                yield {**begin, **record, "time": begin.get("time", record.get("time"))}
+    for begin in begun.values():
+        yield {"outcome": "begun", **begin}
 
 
 def earliest(since: str) -> str:
@@ -371,7 +374,7 @@ def _show(records: list[dict[str, Any]], as_json: bool) -> None:
         return
     rows = [
         (
-            record["time"],
+            record.get("time", "-"),
             record.get("tenant", "-"),
             record.get("agent") or "-",
             record.get("session") or "-",
