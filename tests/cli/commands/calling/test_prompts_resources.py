@@ -156,6 +156,7 @@ def test_a_prompt_prints_each_message(run: Run, client: _Client) -> None:
         "messages": [
             {"role": "user", "content": {"type": "text", "text": "Weather?"}},
             {"role": "assistant", "content": {"type": "image", "mimeType": "image/png"}},
+            {"role": "user", "content": [{"type": "text", "text": word} for word in ("A", "B")]},
         ]
     }
     done = run("prompt", "w_ask", "city=Rome", "unit=5", "--server", "w", "--timeout", "3")
@@ -164,7 +165,7 @@ def test_a_prompt_prints_each_message(run: Run, client: _Client) -> None:
         {"city": "Rome", "unit": "5"},
         {"server": "w", "timeout": 3.0},
     )
-    assert done.stdout == "user: Weather?\n"
+    assert done.stdout == "user: Weather?\nuser: A\nuser: B\n"
     assert done.stderr == "assistant: [image image/png; --json prints it]\n"
     assert json.loads(run("prompt", "w_ask", "--json").stdout) == client.prompt
 

@@ -106,11 +106,12 @@ def prompt(
         print_json(result.raw)
         return
     for message in result.messages:
-        content = message.get("content")
-        if isinstance(content, dict) and content.get("type") == "text":
-            say(f"{message.get('role', 'unknown')}: {content.get('text', '')}")
-        elif isinstance(content, dict):
-            say(f"{message.get('role', 'unknown')}: {describe_item(content)}", err=True)
+        content, role = message.get("content"), message.get("role", "unknown")
+        for item in content if isinstance(content, list) else [content]:
+            if isinstance(item, dict) and item.get("type") == "text":
+                say(f"{role}: {item.get('text', '')}")
+            elif isinstance(item, dict):
+                say(f"{role}: {describe_item(item)}", err=True)
 
 
 @click.command()
