@@ -196,10 +196,9 @@ class _Parser:
         return Call(word.line, name, pipeline)
 
     def _is_define(self) -> bool:
-        for token in self._tokens[self._at + 1 :]:
-            if token.kind != "space":
-                return token.kind == "keyword" and token.value == "define"
-        return False
+        at = self._at + 1
+        word = self._tokens[at + (self._tokens[at].kind == "space")]
+        return word.kind == "keyword" and word.value == "define"
 
     def _define(self) -> None:
         self._take()
