@@ -204,8 +204,8 @@ class PlacementTable:
         leases = self._by_key.get(key, ())
         return next((lease for lease in leases if keeps_leases(lease.worker_id)), None)
 
-    def fence(self, lease_id: str, key: LeaseKey) -> HeldLease | None:
-        """Remove a lease whose holder was told that it is lost; return it if it is known.
+    def fence(self, lease_id: str, key: LeaseKey) -> None:
+        """Remove a lease whose holder was told that it is lost.
 
         An unknown lease is fenced when it is reported later.
         """
@@ -214,10 +214,9 @@ class PlacementTable:
             del self._fenced[next(iter(self._fenced))]
         lease = self.leases.get(lease_id)
         if lease is None or lease.key != key or lease in self._ending.get(key, ()):
-            return None
+            return
         self._hide(lease)
         self._ending.setdefault(key, []).append(lease)
-        return lease
 
     def is_fenced(self, lease: HeldLease) -> bool:
         """Return whether the holder of a lease was told that it is lost."""
