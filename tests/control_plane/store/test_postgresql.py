@@ -40,6 +40,57 @@ async def test_after_a_lost_connection_the_next_operation_opens_another(
     await store.close()
 
 
+async def test_a_far_database_is_asked_few_times_in_turn(postgres: PostgresServer) -> None:
+    async with CountedTrips(postgres) as counted:
+        settings = {"host": "127.0.0.1", "port": str(counted.port), "sslmode": "disable"}
+        store = PostgresStore(partial(postgres.dsn, postgres.database(), **settings))
+        async with asyncio.timeout(BOUND):
+            epoch = await store.claim(1, elected=True)
+        # Four of them log in; with 250 ms each, the whole takes less than the store's timeout.
+        assert counted.trips <= 14
+        counted.trips = 0
+        async with asyncio.timeout(BOUND):
+            await store.claim(epoch, elected=True)
+        assert counted.trips <= 9
+        await store.close()
+
+
+class CountedTrips:
+    """Passes on what a client and a server send each other.
+
+    Attributes:
+        trips: How often the client has sent something after an answer.
+    """
+
+    def __init__(self, postgres: PostgresServer) -> None:
+        self.trips = 0
+        self.port = 0
+        self._postgres = postgres
+        self._last: object = None
+
+    async def __aenter__(self) -> CountedTrips:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.2", self._postgres.port)
+        await asyncio.gather(self._pass(client, to_server, True), self._pass(server, to_client))
+
+    async def _pass(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, asks: bool = False
+    ) -> None:
+        while content := await source.read(65536):
+            self.trips += asks and self._last is not source
+            self._last = source
+            to.write(content)
+        to.close()
+
+
 async def test_operations_that_wait_for_a_server_that_does_not_answer_end_with_the_first() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # it accepts connections and says nothing
         port = str(mute.getsockname()[1])

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -48,15 +48,20 @@ _SETTINGS: Final = {
     "target_session_attrs": "read-write",  # of several hosts the one that is no standby
 }
 """What a connection string need not say; what it says counts."""
-_SESSION: Final = (
-    f"SET lock_timeout = '{int(TIMEOUT)}s'",
-    f"SET statement_timeout = '{int(TIMEOUT)}s'",
-    "SET idle_in_transaction_session_timeout = '5s'",
-    "SET search_path = pg_catalog",
-    # A commit that is answered is on a disk, also if the server's default is another one.
-    """SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') = 'off'""",
+_BEGIN: Final = "; ".join(
+    (
+        "BEGIN ISOLATION LEVEL READ COMMITTED",  # who has waited for its turn reads what is new
+        f"SET LOCAL lock_timeout = '{int(TIMEOUT)}s'",
+        f"SET LOCAL statement_timeout = '{int(TIMEOUT)}s'",
+        "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+        "SET LOCAL search_path = pg_catalog",
+        # A commit that is answered is on a disk, also if the server's default is another one.
+        """SELECT set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit') = 'off'""",
+    )
 )
+"""Begins a transaction and sets it up, in one message: a database may be far away. Settings of a
+session would cost another one, and a pooler may give each transaction another session."""
 _OF_HOSTS: Final = ("host", "hostaddr", "port")
 _LOCAL: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _SYSTEM: Final = "system"
@@ -170,8 +175,8 @@ class PostgresStore:
             async with AsyncExitStack() as transaction:
                 if connection is None or not await self._begins(connection, transaction):
                     connection = None
-                    connection = self._connection = await self._connected()
-                    await transaction.enter_async_context(connection.transaction())
+                    connection = await self._connected()
+                    await transaction.enter_async_context(_transaction(connection))
                 return await operation(connection)
         except psycopg.Error as error:
             if connection is not None:
@@ -181,7 +186,7 @@ class PostgresStore:
     async def _begins(self, connection: Connection, transaction: AsyncExitStack) -> bool:
         """Begin a transaction; return False if the connection was lost while it was idle."""
         try:
-            await transaction.enter_async_context(connection.transaction())
+            await transaction.enter_async_context(_transaction(connection))
         except psycopg.OperationalError:
             await self._drop(connection)
             if asyncio.current_task() in self._abandoned:
@@ -212,16 +217,14 @@ class PostgresStore:
         settings = self._settings()
         self.place = _place(settings)
         first, self._first_host = self._first_host, self._first_host + 1
-        connection = await psycopg.AsyncConnection.connect(
+        connection = self._connection = await psycopg.AsyncConnection.connect(
             **_from_host(settings, first), autocommit=True, prepare_threshold=None
         )
         self._first_host = first
         try:
-            for statement in _SESSION:
-                await connection.execute(statement)
-            await self._migrate(connection)
+            await self._check_schema(connection)
         except BaseException:
-            await connection.close()
+            await self._drop(connection)
             raise
         return connection
 
@@ -261,28 +264,42 @@ class PostgresStore:
         known = (os.environ.get("SSL_CERT_FILE", ""), *self._bundles)
         return next((path for path in known if path and Path(path).is_file()), _SYSTEM)
 
-    async def _migrate(self, connection: Connection) -> None:
-        """Check the database, and bring its schema to this release's version."""
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION,))
+    async def _check_schema(self, connection: Connection) -> None:
+        """Check the database; bring its schema to this release's version if it has an older one."""
+        try:
             version = await _version(connection)
-            if version > len(self._schema):
-                raise StoreRefused(
-                    f"The store {self.place} has the schema {version} of a newer release; this one"
-                    f" knows up to {len(self._schema)}. Run the newer release, or use another"
-                    " database."
-                )
-            if version == len(self._schema):
+        except errors.UndefinedTable:
+            version = 0
+        if self._is_old(version):
+            await self._migrate(connection)
+
+    def _is_old(self, version: int) -> bool:
+        if version > len(self._schema):
+            raise StoreRefused(
+                f"The store {self.place} has the schema {version} of a newer release; this one"
+                f" knows up to {len(self._schema)}. Run the newer release, or use another"
+                " database."
+            )
+        return version < len(self._schema)
+
+    async def _migrate(self, connection: Connection) -> None:
+        """Do the steps that are left once nobody else does them."""
+        async with _transaction(connection):
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION,))
+            exists, encoding = await _row(
+                connection,
+                "SELECT to_regclass('leaseway.meta') IS NOT NULL,"
+                " current_setting('server_encoding')",
+            )
+            version = await _version(connection) if exists else 0
+            if not self._is_old(version):
                 return
-            (encoding,) = await _row(connection, "SHOW server_encoding")
             if encoding != "UTF8":
                 raise StoreRefused(
                     f"The store {self.place} has the encoding {encoding}. Use a database with UTF8."
                 )
-            await connection.execute("CREATE SCHEMA IF NOT EXISTS leaseway")
-            for step in self._schema[version:]:
-                for statement in step:
-                    await connection.execute(statement)
+            steps = [statement for step in self._schema[version:] for statement in step]
+            await connection.execute("; ".join(("CREATE SCHEMA IF NOT EXISTS leaseway", *steps)))
             await connection.execute("UPDATE leaseway.meta SET version = %s", (len(self._schema),))
 
     async def _disconnect(self) -> None:
@@ -348,15 +365,27 @@ def _sentence(error: psycopg.Error) -> str:
     return text.rstrip(".") + "."
 
 
+@asynccontextmanager
+async def _transaction(connection: Connection) -> AsyncIterator[None]:
+    """Do the whole block or nothing. After an error of the database, drop the connection."""
+    await connection.execute(_BEGIN)
+    try:
+        yield
+    except psycopg.Error:
+        raise
+    except BaseException:
+        with suppress(psycopg.Error):
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+
+
 async def _row(connection: Connection, query: str, values: Sequence[object] = ()) -> Any:
     cursor = await connection.execute(query, values)
     return await cursor.fetchone()
 
 
 async def _version(connection: Connection) -> int:
-    (exists,) = await _row(connection, "SELECT to_regclass('leaseway.meta') IS NOT NULL")
-    if not exists:
-        return 0
     (version,) = await _row(connection, "SELECT version FROM leaseway.meta")
     return int(version)
 
