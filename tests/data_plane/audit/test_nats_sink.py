@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,35 @@ async def test_a_wrong_password_and_an_unknown_setting_are_errors_without_secret
         monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASWORD", "wrong-and-secret")
         with pytest.raises(SinkError, match="Unknown settings: LEASEWAY_AUDIT_NATS_PASWORD"):
             open_sink(server.sink)
+
+
+async def test_a_password_that_is_replaced_is_read_for_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nats_server(tmp_path) as server:
+        sink = opened(server, monkeypatch)
+        await sink.put("w1.abc/000001.000000000000", b"one\n")
+        config = tmp_path / "nats.conf"
+        config.write_text(config.read_text().replace(PASSWORD, "another-one"))
+        server.process.send_signal(signal.SIGHUP)  # it ends the connections of the old password
+        await eventually_refused(sink)
+        (tmp_path / "password").write_text("another-one\n")
+        await sink.put("w1.abc/000001.000000000004", b"two\n")
+        assert len([stored async for stored in sink.objects()]) == 2
+        await sink.aclose()
+
+
+async def eventually_refused(sink: Sink) -> None:
+    """Ask until the server refuses to log in."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            try:
+                await sink.put("w1.abc/000001.000000000000", b"one\n")
+            except ObjectExists:
+                continue
+            except SinkError as error:  # or the connection ends before an answer
+                if "cannot be reached" in str(error):
+                    return
 
 
 async def test_over_tls_the_server_must_have_a_certificate_of_the_authority(

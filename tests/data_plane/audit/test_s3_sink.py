@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from tests.s3_server import S3Server, s3_server
@@ -68,3 +70,39 @@ async def test_a_refusal_is_an_error_with_its_status(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
         with pytest.raises(SinkError, match=r"cannot be listed \(HTTP 403\)\. Check"):
             assert [stored async for stored in open_sink("s3://audit/fleet").objects()] == []
+
+
+async def test_credentials_that_are_replaced_are_read_after_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted = "old"
+
+    async def check(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        key = re.search(rb"Credential=(\w+)/", head)
+        status = b"200 OK" if key and key[1].decode() == accepted else b"403 Forbidden"
+        writer.write(b"HTTP/1.1 %b\r\netag: 1\r\ncontent-length: 0\r\n\r\n" % status)
+        await writer.drain()
+        writer.close()
+
+    credential = tmp_path / "key"
+    credential.write_text("old")
+    async with await asyncio.start_server(check, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_REGION", "us-east-1")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID_FILE", str(credential))
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
+        sink = open_sink("s3://audit/fleet")
+        await sink.put("w1/1", b"x")
+        accepted = "new"
+        with pytest.raises(SinkError, match="HTTP 403"):
+            await sink.put("w1/2", b"x")
+        with pytest.raises(SinkError, match="HTTP 403"):
+            await sink.put("w1/2", b"x")
+        credential.unlink()
+        with pytest.raises(SinkError, match="ACCESS_KEY_ID_FILE names cannot be read"):
+            await sink.put("w1/2", b"x")
+        credential.write_text("new")
+        await sink.put("w1/2", b"x")
+        await sink.aclose()

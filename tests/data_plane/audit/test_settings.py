@@ -58,6 +58,8 @@ def test_a_setting_is_a_secret_where_those_of_servers_are(
         "password": "from-the-vault",
         "user": "from-the-environment",
     }
+    file.set_secret(place, "nats-password", "replaced-since")
+    assert sink_settings(environment, vault).of("NATS_")["password"] == "replaced-since"
     missing = {"LEASEWAY_AUDIT_NATS_PASSWORD_SECRET": "other"}
     with pytest.raises(SinkError, match=r"PASSWORD_SECRET refers to .* leaseway vault set other"):
         sink_settings(missing, vault).of("NATS_")

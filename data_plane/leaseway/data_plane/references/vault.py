@@ -68,6 +68,7 @@ def sink_settings(environment: Mapping[str, str], vault: WorkerVault) -> SinkSet
     resolver = Resolver(environment, environment, vault, {}, files.append)
 
     def read_secret(name: str) -> str:
+        vault.refresh()  # it may have been replaced since the last time
         try:
             return resolver.read(Value("secret", name))
         except MissingReference as missing:

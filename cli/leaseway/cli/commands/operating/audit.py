@@ -172,9 +172,7 @@ async def _verify(address: str, anchors: Anchors | None, place: VaultPlace) -> d
     from leaseway.data_plane.audit.verifying import verify_sink
     from leaseway.data_plane.references.vault import WorkerVault, sink_settings
 
-    vault = WorkerVault(place)
-    vault.refresh()
-    sink = open_sink(address, sink_settings(os.environ, vault))
+    sink = open_sink(address, sink_settings(os.environ, WorkerVault(place)))
     try:
         return await verify_sink(sink, address, anchors)
     finally:

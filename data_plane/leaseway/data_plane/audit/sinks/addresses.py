@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from typing import Final, Literal, assert_never, cast, get_args
 from urllib.parse import urlsplit
 
@@ -67,9 +68,10 @@ def open_sink(address: str, settings: SinkSettings | None = None) -> Sink:
             found = _STREAM.fullmatch(parts.path)
             assert found is not None
             server = f"{scheme}://{parts.netloc}"
-            return NatsSink(server, found["stream"], found["subject"], settings.of("NATS_"))
+            read = partial(settings.of, "NATS_")
+            return NatsSink(server, found["stream"], found["subject"], read)
         case "s3":
             from leaseway.data_plane.audit.sinks.s3 import S3Sink
 
-            return S3Sink(parts.netloc, parts.path.strip("/"), settings.of("AWS_"))
+            return S3Sink(parts.netloc, parts.path.strip("/"), partial(settings.of, "AWS_"))
     assert_never(scheme)

@@ -5,7 +5,8 @@ message with this subject, so that none is stored twice. Its id is the name, too
 stream's window a repeated message is acknowledged without being stored. The stream belongs to the
 operator, who can deny that messages are deleted.
 
-Credentials come from `SinkSettings` (`LEASEWAY_AUDIT_NATS_USER` and so on).
+Credentials come from `SinkSettings` (`LEASEWAY_AUDIT_NATS_USER` and so on); each connection reads
+them anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.data_plane.audit.sinks.port import (
@@ -46,7 +47,8 @@ class NatsSink:
         server: The server, as nats://HOST:PORT, or tls://HOST:PORT to require TLS.
         stream: The stream.
         subject: What the subjects begin with.
-        settings: Credentials, and the file of a certificate authority.
+        read_settings: Returns credentials, and the file of a certificate authority; called for
+            each connection.
 
     Raises:
         SinkError: The library is not installed, or the settings are not valid.
@@ -54,7 +56,9 @@ class NatsSink:
 
     part_size: Final = 512 * KIB  # below the default limit of messages, 1 MiB, also in base64
 
-    def __init__(self, server: str, stream: str, subject: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, server: str, stream: str, subject: str, read_settings: Callable[[], Mapping[str, str]]
+    ) -> None:
         self._server = server
         self._stream = stream
         self._subject = subject
@@ -68,7 +72,8 @@ class NatsSink:
                 f"The audit's sink {self._address} needs the extra: "
                 "pip install 'leaseway[audit-nats]'"
             ) from None
-        self._options = _connect_options(settings)
+        self._read_settings = read_settings
+        _ = self._options()  # an error in them ends the start
 
     async def put(self, name: str, content: bytes) -> None:
         from nats.js.errors import APIError
@@ -163,11 +168,15 @@ class NatsSink:
             return self._client.jetstream(timeout=_TIMEOUT), self._client
 
     async def _connect(self, client: Client) -> None:
+        options = await asyncio.to_thread(self._options)
         try:
-            await client.connect(self._server, **self._options)
+            await client.connect(self._server, **options)
         except _errors() as error:
             raise self._failed("be reached", error) from None
         await self._check_stream(client)
+
+    def _options(self) -> dict[str, Any]:
+        return _connect_options(self._read_settings())
 
     async def _check_stream(self, client: Client) -> None:
         """Check that the stream keeps what it acknowledges.

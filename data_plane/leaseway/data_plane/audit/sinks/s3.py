@@ -1,15 +1,17 @@
 """Objects in an S3-compatible store, by `obstore` (extra `audit-s3`).
 
 Credentials and the endpoint come from `SinkSettings` (`LEASEWAY_AUDIT_AWS_REGION` and so on), or
-else `AWS_REGION` and so on, a web identity, or the machine's role.
+else `AWS_REGION` and so on, a web identity, or the machine's role. Settings are read again after
+each failure: they may have been replaced.
 Objects are created only if their name is free, and with a checksum, which buckets with object lock
 require.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +33,7 @@ class S3Sink:
     Args:
         bucket: The bucket.
         prefix: The folder in it; empty for the whole bucket.
-        settings: Settings that are for the sink alone.
+        read_settings: Returns the settings that are for the sink alone.
 
     Raises:
         SinkError: The library is not installed, or the settings are not valid.
@@ -39,21 +41,32 @@ class S3Sink:
 
     part_size: Final = 4 * MIB
 
-    def __init__(self, bucket: str, prefix: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, read_settings: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._bucket, self._prefix = bucket, prefix
         self._address = f"s3://{bucket}/{prefix}".rstrip("/")
         try:
-            from obstore.exceptions import BaseError
-            from obstore.store import S3Store
+            import obstore  # noqa: F401
         except ImportError:
             raise SinkError(
                 f"The audit's sink {self._address} needs the extra: "
                 "pip install 'leaseway[audit-s3]'"
             ) from None
+        self._read_settings = read_settings
+        self._settings = read_settings()
+        self._store = self._made(self._settings)
+        self._has_failed = False
+
+    def _made(self, settings: Mapping[str, str]) -> S3Store:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+
         try:
-            self._store: S3Store = S3Store(
-                bucket,
+            return S3Store(
+                self._bucket,
                 config=_aws_settings(settings),  # type: ignore[arg-type]  # obstore checks the names
-                prefix=prefix or None,
+                prefix=self._prefix or None,
                 checksum_algorithm="SHA256",
                 client_options={
                     "timeout": _TIMEOUT,
@@ -65,11 +78,22 @@ class S3Sink:
         except (BaseError, OSError) as error:
             raise self._failed("be opened", error) from None
 
+    async def _opened(self) -> S3Store:
+        """Return the store; after a failure with the settings of now."""
+        if self._has_failed:
+            settings = await asyncio.to_thread(self._read_settings)
+            if settings != self._settings:
+                self._store = self._made(settings)
+                self._settings = settings
+            self._has_failed = False
+        return self._store
+
     async def put(self, name: str, content: bytes) -> None:
         from obstore.exceptions import AlreadyExistsError, BaseError
 
+        store = await self._opened()
         try:
-            await self._store.put_async(name, content, mode="create", use_multipart=False)
+            await store.put_async(name, content, mode="create", use_multipart=False)
         except AlreadyExistsError:
             raise ObjectExists(f"{self._address} already has {name}.") from None
         except (BaseError, OSError) as error:
@@ -78,16 +102,18 @@ class S3Sink:
     async def get(self, name: str) -> bytes:
         from obstore.exceptions import BaseError
 
+        store = await self._opened()
         try:
-            return bytes(await (await self._store.get_async(name)).bytes_async())
+            return bytes(await (await store.get_async(name)).bytes_async())
         except (BaseError, OSError) as error:
             raise self._failed("be read", error) from None
 
     async def objects(self, below: str = "") -> AsyncIterator[StoredObject]:
         from obstore.exceptions import BaseError
 
+        store = await self._opened()
         try:
-            pages: Any = self._store.list(below or None)
+            pages: Any = store.list(below or None)
             async for page in pages:
                 for meta in page:
                     yield StoredObject(meta["path"], meta["size"])
@@ -99,6 +125,7 @@ class S3Sink:
 
     def _failed(self, what: str, error: Exception) -> SinkError:
         """Return an error with the kind of failure; what the server sent is not repeated."""
+        self._has_failed = True
         status = _STATUS.search(str(error))
         kind = f"HTTP {status[1]}" if status else type(error).__name__.removesuffix("Error")
         return SinkError(

@@ -35,7 +35,7 @@ class SinkSettings:
     Attributes:
         environment: The variables of the process.
         read_secret: Returns the secret of a name, as `{secret: NAME}` of a server does; raises
-            `SecretMissing`.
+            `SecretMissing`. It may block.
     """
 
     environment: Mapping[str, str]
