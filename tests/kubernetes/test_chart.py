@@ -387,6 +387,10 @@ def test_the_alerts_are_a_resource_of_the_prometheus_operator(helm: str) -> None
     (rule,) = of_kind(render(helm, *options), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "1"
     assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text(encoding="utf-8"))
+    (rule,) = of_kind(render(helm, *options, "--set=serviceMonitor.enabled=true"), "PrometheusRule")
+    down = rule["spec"]["groups"][0]["rules"][0]["expr"]
+    own = 'namespace="apps",service="leaseway-control-plane"'
+    assert f'absent(up{{job="leaseway-control-plane",{own}}})' in down
 
 
 def test_a_name_that_is_too_long_for_a_common_name_is_left_to_the_dns_names(helm: str) -> None:

@@ -38,6 +38,8 @@ _SHOWN = (
 )
 _UNREAD = "leaseway_frames_dropped_total"  # takes a caller that reads nothing for long
 _OF_SPANS = "traces_span_metrics"
+_UP = {'up{instance="target-0",job="leaseway-control-plane"}': "1x60"}
+_FIRED = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
 _CHOSEN = {"$__rate_interval": "5m", '="$server"': '=~".+"', '="$worker"': '=~".+"'}
 
 
@@ -88,11 +90,43 @@ def _test_of(name: str, series: Mapping[str, str], asked: str, answer: set[str])
     }
 
 
+def _of_release(fault: str, namespace: str) -> dict[str, str]:
+    """Return what was recorded of a fault as Prometheus finds it in a namespace."""
+    return {
+        sample.replace(
+            "{", f'{{namespace="{namespace}",service="{name_and_labels(sample)[1]["job"]}",', 1
+        ): values
+        for sample, values in read_recorded(RECORDED / f"{fault}.txt").items()
+    }
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_raises_its_alerts_and_no_other_all_the_time(fault: str, tmp_path: Path) -> None:
     series = read_recorded(RECORDED / f"{fault}.txt")
-    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
-    _play(tmp_path, [_test_of(fault, series, fired, set(FAULTS[fault].fires))])
+    fires = set(FAULTS[fault].fires)
+    beside = {**_of_release(fault, "faulty"), **_of_release("none", "healthy")}
+    there = _FIRED.replace("{", '{namespace="faulty",')
+    elsewhere = _FIRED.replace("{", '{namespace!="faulty",')
+    tests = [
+        _test_of(fault, series, _FIRED, fires),
+        _test_of(f"{fault} beside a healthy release", beside, there, fires),
+        _test_of(f"none beside {fault}", beside, elsewhere, set()),
+    ]
+    _play(tmp_path, tests)
+
+
+@pytest.mark.parametrize("labels", ["", 'namespace="a",service="leaseway-control-plane",'], ids=str)
+def test_a_control_plane_that_vanishes_raises_the_alert_of_one_that_does_not_answer(
+    labels: str, tmp_path: Path
+) -> None:
+    series = {f'up{{{labels}job="leaseway-control-plane"}}': "1x30 stale"}
+    _play(tmp_path, [_test_of("vanished", series, _FIRED, {"LeasewayControlPlaneDown"})])
+
+
+def test_a_replica_that_is_down_beside_one_that_answers_raises_no_alert(tmp_path: Path) -> None:
+    labels = 'namespace="a",service="leaseway-control-plane",job="leaseway-control-plane"'
+    series = {f'up{{{labels},pod="{pod}"}}': f"{pod}x60" for pod in range(2)}
+    _play(tmp_path, [_test_of("replica", series, _FIRED, set())])
 
 
 def test_a_busy_worker_whose_records_are_shipped_raises_no_alert(tmp_path: Path) -> None:
@@ -118,15 +152,13 @@ def test_slots_that_workers_keep_raise_no_alert_while_no_call_is_rejected_for_th
         f"leaseway_limits_reached_total{{{of_a_rate}}}": "0+5x60",
         f"leaseway_limits_reached_total{{{of_another}}}": "0+5x60",
     }
-    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
-    _play(tmp_path, [_test_of("kept", series, fired, set())])
+    _play(tmp_path, [_test_of("kept", {**series, **_UP}, _FIRED, set())])
 
 
 def test_a_store_that_fails_is_no_problem_of_the_configuration(tmp_path: Path) -> None:
     labels = 'leaseway_scope="workspace",leaseway_severity="error"'
     series = {f'leaseway_problems{{{labels},leaseway_reason="STORE_UNAVAILABLE"}}': "1x60"}
-    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
-    _play(tmp_path, [_test_of("store", series, fired, {"LeasewayOtherProblem"})])
+    _play(tmp_path, [_test_of("store", {**series, **_UP}, _FIRED, {"LeasewayOtherProblem"})])
 
 
 def test_no_caller_raises_an_alert_by_a_problem_that_it_reports(tmp_path: Path) -> None:
@@ -137,8 +169,7 @@ def test_no_caller_raises_an_alert_by_a_problem_that_it_reports(tmp_path: Path) 
         f'leaseway_problems{{{labels},leaseway_reason="{reason}"}}': "1x60"
         for reason in {"PROVIDER_REFUSED", *"|".join(named).split("|")}
     }
-    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
-    _play(tmp_path, [_test_of("reported", series, fired, set())])
+    _play(tmp_path, [_test_of("reported", {**series, **_UP}, _FIRED, set())])
 
 
 def test_a_problem_that_a_rule_names_raises_no_general_alert() -> None:
