@@ -9,6 +9,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg import conninfo
 from tests.conftest import BOUND
@@ -204,6 +205,39 @@ async def test_an_old_schema_is_brought_up_to_date_and_a_newer_one_refused(
         await before.claim(epoch, elected=True)
     for store in (before, after):
         await store.close()
+
+
+async def test_a_database_that_was_restored_without_its_rows_is_refused(
+    postgres: PostgresServer,
+) -> None:
+    database = postgres.database()
+    store = PostgresStore(partial(postgres.dsn, database))
+    epoch = await store.claim(1, elected=True)
+    postgres.sql("TRUNCATE leaseway.meta", database)
+    with pytest.raises(StoreRefused, match="has lost its row"):
+        await store.write(epoch, [Put(ROOM, "a", b"1")])
+    with pytest.raises(StoreRefused, match="has lost its row"):
+        await store.claim(epoch, elected=True)
+    await store.close()
+
+
+async def test_operations_on_a_locked_table_leave_no_connection_behind(
+    postgres: PostgresServer,
+) -> None:
+    database = postgres.database()
+    store = PostgresStore(partial(postgres.dsn, database), timeout=1)
+    await store.claim(1, elected=True)
+    with psycopg.connect(postgres.dsn(database, application_name="other")) as other:
+        other.execute("LOCK TABLE leaseway.meta IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match="did not answer within 1 s"):
+            await store.claim(1, elected=True)
+        open_ones = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'"
+            " AND application_name = 'leaseway-control-plane'"
+        )
+        async with asyncio.timeout(BOUND):  # the server does not notice that the client is gone
+            while await asyncio.to_thread(postgres.sql, open_ones) != "0":
+                await asyncio.sleep(0.1)
 
 
 async def test_a_step_of_the_schema_that_fails_changes_nothing(postgres: PostgresServer) -> None:

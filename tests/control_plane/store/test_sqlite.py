@@ -184,6 +184,17 @@ async def test_a_damaged_file_is_refused_with_a_sentence(tmp_path: Path, damage:
     await store.close()
 
 
+async def test_a_file_without_the_row_of_its_epoch_is_refused(tmp_path: Path) -> None:
+    await written(tmp_path)
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("DELETE FROM meta")
+    database.close()
+    store = SqliteStore(tmp_path, exclusive=True)
+    with pytest.raises(StoreRefused, match="has lost its row"):
+        await store.claim(1, elected=False)
+    await store.close()
+
+
 async def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("CREATE TABLE recipes (name TEXT)")

@@ -62,6 +62,10 @@ _BEGIN: Final = "; ".join(
 )
 """Begins a transaction and sets it up, in one message: a database may be far away. Settings of a
 session would cost another one, and a pooler may give each transaction another session."""
+_LOOK: Final = "; ".join((_BEGIN, "SELECT version FROM leaseway.meta", "COMMIT"))
+_BEGIN_MIGRATION: Final = f"""ROLLBACK; {_BEGIN}; SELECT pg_advisory_xact_lock(1280530265);
+SELECT to_regclass('leaseway.meta') IS NOT NULL, current_setting('server_encoding')"""
+"""Begins a transaction, after one that may have failed, in which no other process migrates."""
 _OF_HOSTS: Final = ("host", "hostaddr", "port")
 _LOCAL: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _SYSTEM: Final = "system"
@@ -72,8 +76,6 @@ BUNDLES: Final = (
     "/etc/ssl/cert.pem",  # macOS
 )
 """The files in which systems keep their authorities."""
-_MIGRATION: Final = 0x4C535759
-"""Key of the lock under which one process at a time migrates."""
 
 SCHEMA: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -87,6 +89,7 @@ SCHEMA: Final[tuple[tuple[str, ...], ...]] = (
 """The steps from each version of the schema to the next; a step that was released never changes."""
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 _Result = TypeVar("_Result")
 
 
@@ -267,9 +270,11 @@ class PostgresStore:
     async def _check_schema(self, connection: Connection) -> None:
         """Check the database; bring its schema to this release's version if it has an older one."""
         try:
-            version = await _version(connection)
+            cursor = await connection.execute(_LOOK)
         except errors.UndefinedTable:
             version = 0
+        else:
+            (version,) = await _last_row(cursor)
         if self._is_old(version):
             await self._migrate(connection)
 
@@ -284,14 +289,12 @@ class PostgresStore:
 
     async def _migrate(self, connection: Connection) -> None:
         """Do the steps that are left once nobody else does them."""
-        async with _transaction(connection):
-            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION,))
-            exists, encoding = await _row(
-                connection,
-                "SELECT to_regclass('leaseway.meta') IS NOT NULL,"
-                " current_setting('server_encoding')",
-            )
-            version = await _version(connection) if exists else 0
+        async with _transaction(connection, _BEGIN_MIGRATION) as begun:
+            exists, encoding = await _last_row(begun)
+            version = 0
+            if exists:
+                cursor = await connection.execute("SELECT version FROM leaseway.meta")
+                (version,) = await _last_row(cursor)
             if not self._is_old(version):
                 return
             if encoding != "UTF8":
@@ -366,11 +369,11 @@ def _sentence(error: psycopg.Error) -> str:
 
 
 @asynccontextmanager
-async def _transaction(connection: Connection) -> AsyncIterator[None]:
+async def _transaction(connection: Connection, begin: str = _BEGIN) -> AsyncIterator[Cursor]:
     """Do the whole block or nothing. After an error of the database, drop the connection."""
-    await connection.execute(_BEGIN)
+    begun = await connection.execute(begin)
     try:
-        yield
+        yield begun
     except psycopg.Error:
         raise
     except BaseException:
@@ -380,19 +383,30 @@ async def _transaction(connection: Connection) -> AsyncIterator[None]:
     await connection.execute("COMMIT")
 
 
-async def _row(connection: Connection, query: str, values: Sequence[object] = ()) -> Any:
-    cursor = await connection.execute(query, values)
-    return await cursor.fetchone()
+async def _last_row(cursor: Cursor) -> tuple[Any, ...]:
+    """Return the row of the last statement of a message that has rows.
 
-
-async def _version(connection: Connection) -> int:
-    (version,) = await _row(connection, "SELECT version FROM leaseway.meta")
-    return int(version)
+    Raises:
+        StoreRefused: It found no row.
+    """
+    row = None
+    while True:
+        if cursor.description is not None:
+            row = await cursor.fetchone()
+        if not cursor.nextset():
+            break
+    if row is None:
+        raise StoreRefused(
+            "The store's table leaseway.meta has lost its row. Restore the database from a backup,"
+            " or drop the schema leaseway to start with an empty store."
+        )
+    return row
 
 
 async def _newest(connection: Connection) -> int:
     """Return the newest epoch; until the transaction ends, nothing else writes."""
-    (epoch,) = await _row(connection, "SELECT epoch FROM leaseway.meta FOR UPDATE")
+    cursor = await connection.execute("SELECT epoch FROM leaseway.meta FOR UPDATE")
+    (epoch,) = await _last_row(cursor)
     return int(epoch)
 
 

@@ -303,8 +303,13 @@ def _claim(connection: sqlite3.Connection, epoch: int, *, elected: bool) -> int:
 
 
 def _newest(connection: sqlite3.Connection) -> int:
-    (epoch,) = connection.execute("SELECT epoch FROM meta").fetchone()
-    return int(epoch)
+    row = connection.execute("SELECT epoch FROM meta").fetchone()
+    if row is None:
+        raise StoreRefused(
+            "The store's table meta has lost its row. Restore its folder from a backup, or move it"
+            " away to start with an empty store."
+        )
+    return int(row[0])
 
 
 def _read(
