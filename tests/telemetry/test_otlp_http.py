@@ -49,7 +49,7 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
-    connection: int
+    connection: BaseHTTPRequestHandler
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Collector:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                collector.requests.append(Request(self.path, headers, body, id(self)))
+                collector.requests.append(Request(self.path, headers, body, self))
                 answer = collector.answers.pop(0) if collector.answers else Answer()
                 self.send_response(answer.status)
                 for name, value in answer.headers:
@@ -338,8 +338,8 @@ def test_a_connection_is_kept_and_replaced_when_the_collector_has_closed_it(
     assert sender.send(b"2") == b""
     assert sender.send(b"3") == b""
     first, second, third = (request.connection for request in collector.requests)
-    assert first == second
-    assert third != second
+    assert first is second
+    assert third is not second
     sender.close()
 
 
