@@ -94,10 +94,8 @@ def policy_problems(
         if may_be_uri and any(one.name == pattern for one in listing.resources):
             continue
         text = f"{where} names {shown(pattern)}, but it lists no such tool, so that holds for none."
-        hint, known = (
-            _after_transforms(pattern, exposed),
-            [name for kind in listed for name in kind],
-        )
+        hint = _after_transforms(pattern, exposed)
+        known = [name for kind in listed for name in kind]
         if hint:
             problems.add(POLICY_NAMES_NO_TOOL, f"{where}:{pattern}", text + hint)
         elif not ("*" in pattern or (may_be_uri and not alike(pattern, known))):
