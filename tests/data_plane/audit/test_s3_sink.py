@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.s3_server import S3Server, s3_server
 
+from leaseway.data_plane.audit.sinks import s3
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.sinks.port import ObjectExists, SinkError
 
@@ -40,17 +43,21 @@ async def test_an_object_is_stored_once_and_listed_below_the_folder_of_the_addre
         assert "only-for-tests" not in str(caught.value)
 
 
+@pytest.mark.parametrize("cause", ["no connection", "no answer in time"])
 async def test_a_server_that_cannot_be_reached_is_an_error_without_secrets(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
-    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(s3, "_TIMEOUT", timedelta(seconds=0.5))
+    mute = socket.create_server(("127.0.0.1", 0))  # the system accepts connections for it
+    port = mute.getsockname()[1] if cause == "no answer in time" else 1
+    monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("LEASEWAY_AUDIT_AWS_REGION", "us-east-1")
     monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
-    with pytest.raises(SinkError) as caught:
+    with mute, pytest.raises(SinkError) as caught:
         await open_sink("s3://audit/fleet").put("w1/1", b"x")
     assert str(caught.value) == (
-        "The audit's sink s3://audit/fleet cannot be written (Generic). Check the address, the"
+        f"The audit's sink s3://audit/fleet cannot be written ({cause}). Check the address, the"
         " region and the credentials in LEASEWAY_AUDIT_AWS_*."
     )
 

@@ -25,6 +25,13 @@ _TIMEOUT: Final = timedelta(seconds=20)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 """What the library says of an answer: its type of error does not tell it for lists."""
+_CAUSES: Final = {
+    "dns error": "the name of the server is not known",
+    "InvalidCertificate": "the certificate of the server is not trusted",
+    "kind: Timeout": "no answer in time",
+    "kind: Connect": "no connection",
+}
+"""What the library says, in its details alone, of a request without an answer."""
 
 
 class S3Sink:
@@ -126,8 +133,12 @@ class S3Sink:
     def _failed(self, what: str, error: Exception) -> SinkError:
         """Return an error with the kind of failure; what the server sent is not repeated."""
         self._has_failed = True
-        status = _STATUS.search(str(error))
-        kind = f"HTTP {status[1]}" if status else type(error).__name__.removesuffix("Error")
+        text = str(error)
+        if status := _STATUS.search(text):
+            kind = f"HTTP {status[1]}"
+        else:
+            other = type(error).__name__.removesuffix("Error")
+            kind = next((cause for said, cause in _CAUSES.items() if said in text), other)
         return SinkError(
             f"The audit's sink {self._address} cannot {what} ({kind}). Check the address, the"
             " region and the credentials in LEASEWAY_AUDIT_AWS_*."
