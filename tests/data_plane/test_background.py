@@ -15,14 +15,14 @@ from functools import partial
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane import background
 from leaseway.data_plane.background import (
     Alarm,
     Background,
-    DaemonThreads,
     FairThreads,
     LightEvent,
 )
+from leaseway.wire import daemon_threads
+from leaseway.wire.daemon_threads import DaemonThreads
 from leaseway.wire.timing import running_tasks
 from leaseway.wire.timing.backoff import Backoff
 
@@ -31,7 +31,7 @@ from leaseway.wire.timing.backoff import Backoff
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart work at once, and end idle threads soon."""
     monkeypatch.setattr(running_tasks, "RESTART", Backoff(0.0))
-    monkeypatch.setattr(background, "_THREAD_IDLE", 0.05)
+    monkeypatch.setattr(daemon_threads, "_THREAD_IDLE", 0.05)
 
 
 class Work:
@@ -231,7 +231,7 @@ async def test_work_for_which_no_thread_starts_waits_for_those_that_run() -> Non
 
 HANGS = """
 import asyncio, threading
-from leaseway.data_plane.background import DaemonThreads
+from leaseway.wire.daemon_threads import DaemonThreads
 
 async def main():
     hanging = DaemonThreads().submit(threading.Event().wait)

@@ -19,7 +19,7 @@ from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.audit.shipping import Shipper
 from leaseway.data_plane.audit.sinks.addresses import open_sink
 from leaseway.data_plane.audit.sinks.port import SinkError
-from leaseway.data_plane.background import Background, DaemonThreads
+from leaseway.data_plane.background import Background
 from leaseway.data_plane.kinds.openers import Opener, open_kinds
 from leaseway.data_plane.kinds.packages import load_halves
 from leaseway.data_plane.mcp.host import Host, http_client
@@ -39,6 +39,7 @@ from leaseway.vault.key import VaultPlace
 from leaseway.vault.logins import LoginStore
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.serving import bind, make_server, rpcs_ended
+from leaseway.wire.daemon_threads import DaemonThreads
 from leaseway.wire.timing.stop_signals import handle_stop_signals
 
 _logger = logging.getLogger(__name__)

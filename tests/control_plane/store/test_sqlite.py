@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.store.port import (
     Put,
@@ -232,6 +233,38 @@ async def test_a_file_held_by_another_process_is_unavailable_until_it_is_free(
     holder.close()
     await store.write(epoch, [Put(ROOM, "a", b"1")])
     await store.close()
+
+
+HANGING = """
+import asyncio, os, sys
+from pathlib import Path
+from leaseway.control_plane.store import sqlite
+from leaseway.control_plane.store.port import Room, StoreUnavailable
+
+async def main():
+    hanging = Path(sys.argv[1], "mounts")
+    os.mkfifo(hanging)  # nobody writes to it
+    sqlite.TIMEOUT = 0.2
+    store = sqlite.SqliteStore(Path(sys.argv[1], "data"), exclusive=True, mounts=hanging)
+    try:
+        await store.read(Room.APPROVALS)
+    except StoreUnavailable as error:
+        print(error)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_although_the_disk_of_its_store_hangs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=True,
+    )
+    assert "did not answer within 0.2 s" in done.stdout
 
 
 FILLER = """

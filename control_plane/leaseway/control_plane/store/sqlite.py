@@ -16,7 +16,6 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -38,6 +37,7 @@ from leaseway.control_plane.store.port import (
     check_version,
     claimed_epoch,
 )
+from leaseway.wire.daemon_threads import DaemonThreads
 
 FILE: Final = "leaseway.db"
 _LOCK: Final = "leaseway.lock"
@@ -86,7 +86,7 @@ class SqliteStore:
         self._exclusive = exclusive
         self._schema = schema
         self._mounts = mounts
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._thread = DaemonThreads(1)  # a disk that hangs keeps no process from its end
         # Used only on that thread.
         self._connection: sqlite3.Connection | None = None
         self._lock_file = -1
@@ -112,7 +112,7 @@ class SqliteStore:
     async def close(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT):
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+                await self._thread.run(self._close)
 
     async def _run(
         self, operation: Callable[[sqlite3.Connection], _Result], *, anew: bool = False
@@ -123,10 +123,14 @@ class SqliteStore:
             operation: What to do with the open file.
             anew: Whether to open and check the file first, even if it is open.
         """
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(TIMEOUT):
-                return await loop.run_in_executor(self._thread, self._operate, operation, anew)
+                return await self._thread.run(self._operate, operation, anew)
+        except RuntimeError:
+            raise StoreUnavailable(
+                f"No thread can be started for the store {self._path}: raise the limit of"
+                " processes."
+            ) from None
         except TimeoutError:
             raise StoreUnavailable(
                 f"The store {self._path} did not answer within {TIMEOUT:g} s: its disk is slow, or"

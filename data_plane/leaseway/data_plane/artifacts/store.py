@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import BinaryIO, Final
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
-from leaseway.data_plane.background import Background, DaemonThreads
+from leaseway.data_plane.background import Background
 from leaseway.data_plane.core.artifacts.index import (
     ArtifactIndex,
     ArtifactLimits,
@@ -33,6 +33,7 @@ from leaseway.data_plane.core.artifacts.media import (
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.data_plane.core.calls.incoming import IncomingCall
 from leaseway.wire import bounds
+from leaseway.wire.daemon_threads import DaemonThreads
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark, is_reference
 from leaseway.wire.sharing.limits import over_limit

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, assert_never
 
-from leaseway.data_plane.background import MAX_HUNG_THREADS, DaemonThreads
+from leaseway.data_plane.background import MAX_HUNG_THREADS
 from leaseway.data_plane.core.proxies import (
     DIRECT,
     NO_PROXIES,
@@ -47,6 +47,7 @@ from leaseway.spec.model import Part, ServerSpec
 from leaseway.spec.references import Value
 from leaseway.spec.replaced import walk_json
 from leaseway.wire.advice import for_operators
+from leaseway.wire.daemon_threads import DaemonThreads
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import looks_secret, secret_forms

@@ -13,12 +13,12 @@ from typing import Any, Final
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.protocol.logged import LoggedOfServers
 from leaseway.data_plane.oauth.tokens import Tokens
 from leaseway.data_plane.references.resolver import NO_VAULT, Vault
 from leaseway.wire import bounds
+from leaseway.wire.daemon_threads import DaemonThreads
 
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.background import DaemonThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.failures import not_started
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.container import ContainerPart, image_fault
 from leaseway.spec.model import ServerSpec
+from leaseway.wire.daemon_threads import DaemonThreads
 
 _logger = logging.getLogger(__name__)
 _ENGINES: Final = ("docker", "podman")

@@ -13,7 +13,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.background import DaemonThreads, shielded
+from leaseway.data_plane.background import shielded
+from leaseway.wire.daemon_threads import DaemonThreads
 
 CHECK_TIMEOUT: Final = 10.0
 """Seconds that a check may take."""
