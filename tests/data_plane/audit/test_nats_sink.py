@@ -137,7 +137,7 @@ async def test_a_wrong_password_and_an_unknown_setting_are_errors_without_secret
         monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASSWORD", "wrong-and-secret")
         with pytest.raises(SinkError) as caught:
             await open_sink(server.sink).put("w1.abc/000001.000000000000", b"one\n")
-        assert "cannot be reached" in str(caught.value)
+        assert "cannot be reached (Error). The server refuses the credentials" in str(caught.value)
         assert "wrong-and-secret" not in str(caught.value)
         monkeypatch.setenv("LEASEWAY_AUDIT_NATS_PASWORD", "wrong-and-secret")
         with pytest.raises(SinkError, match="Unknown settings: LEASEWAY_AUDIT_NATS_PASWORD"):
@@ -171,6 +171,38 @@ async def eventually_refused(sink: Sink) -> None:
             except SinkError as error:  # or the connection ends before an answer
                 if "cannot be reached" in str(error):
                     return
+
+
+async def test_an_error_says_what_an_operator_must_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_TIMEOUT", 1.0)
+    async with nats_server(tmp_path, max_bytes=1_500, discard="new") as server:
+        sink = opened(server, monkeypatch)
+        await sink.put("w1.abc/000001.000000000000", b"x" * 1_000)
+        with pytest.raises(SinkError, match=r"It is full: raise max_bytes"):
+            await sink.put("w1.abc/000001.000000001000", b"x" * 1_000)
+        elsewhere = open_sink(f"{server.url}/{STREAM}/elsewhere")
+        with pytest.raises(SinkError, match="No stream of the server has the subject"):
+            await elsewhere.put("w1.abc/000001.000000000000", b"x")
+        await sink.aclose()
+        await elsewhere.aclose()
+        config = tmp_path / "nats.conf"
+        user = f"user: leaseway, password: {PASSWORD}"
+        only = '{publish: ["$JS.API.STREAM.INFO.*"]}'
+        granted = f"users: [{{ {user}, permissions: {only} }}]"
+        config.write_text(config.read_text().replace(user, granted))
+        server.process.send_signal(signal.SIGHUP)
+
+        async def is_denied() -> bool:
+            with pytest.raises(SinkError) as caught:
+                await sink.put("w1.abc/000001.000000001000", b"x" * 1_000)
+            return "The server denies it to the user" in str(caught.value)
+
+        async with asyncio.timeout(BOUND):
+            while not await is_denied():
+                pass
+        await sink.aclose()
 
 
 async def test_over_tls_the_server_must_have_a_certificate_of_the_authority(

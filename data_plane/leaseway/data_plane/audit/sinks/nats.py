@@ -36,6 +36,14 @@ _NOT_THE_LAST: Final = 10071
 """The server's code for a subject that already has a message."""
 _OVER_STREAM_LIMIT: Final = 10054
 """Its code for a message that is larger than the stream's `max_msg_size`."""
+_STORES_NO_MORE: Final = frozenset({10023, 10047, 10077})
+"""Its codes for a stream, an account or a server that has no room left."""
+_REFUSALS: Final = {
+    "authorization violation": "The server refuses the credentials in LEASEWAY_AUDIT_NATS_*.",
+    "permissions violation": "The server denies it to the user in LEASEWAY_AUDIT_NATS_*.",
+    "no response from stream": "No stream of the server has the subject: add it.",
+}
+"""What to do, by what the library says."""
 _DOT: Final = "~"
 """Stands for a dot in the name of a run, where a subject would have two parts; no name has it."""
 
@@ -199,14 +207,27 @@ class NatsSink:
 
         The network may have dropped it without a word: the library notices that after minutes.
         """
+        told = client.last_error if isinstance(error, TimeoutError) else None
         if isinstance(error, TimeoutError) and client is self._client:
             await self.aclose()
-        return self._failed(what, error)
+        return self._failed(what, error, told)
 
-    def _failed(self, what: str, error: BaseException) -> SinkError:
-        """Return an error with the kind of failure; what the server sent is not repeated."""
-        kind = type(error).__name__.removesuffix("Error")
-        return SinkError(f"The audit's sink {self._address} cannot {what} ({kind}).")
+    def _failed(
+        self, what: str, error: BaseException, told: BaseException | None = None
+    ) -> SinkError:
+        """Return an error with the kind of failure; what the server sent is not repeated.
+
+        Args:
+            told: The last error that the server has told, if the request had no answer.
+        """
+        kind = type(error).__name__.removesuffix("Error") or "Error"
+        said = f"{error} {told}".lower()
+        advice = next((advice for word, advice in _REFUSALS.items() if word in said), "")
+        if getattr(error, "err_code", None) in _STORES_NO_MORE:
+            advice = "It is full: raise max_bytes and max_msgs of its stream, or give it disk."
+        return SinkError(
+            f"The audit's sink {self._address} cannot {what} ({kind}). {advice}".strip()
+        )
 
 
 def _errors() -> tuple[type[Exception], ...]:
