@@ -24,7 +24,7 @@ _JOIN_TIMEOUT: Final = 2.0
 _CANCEL_TIMEOUT: Final = 1.0
 """Seconds that an interrupted thread waits for the end of what it has cancelled."""
 _LOOK_INTERVAL: Final = 1.0
-"""Seconds after which a waiting thread looks whether another thread has raised in it."""
+"""Seconds after which a waiting thread looks what it may have missed."""
 _TASK_NAME: Final = "leaseway work"
 """The name of every task that a calling thread waits for."""
 
@@ -69,14 +69,9 @@ class _Ticket:
         elif not self.has_ended:
             self.fail(asyncio.CancelledError())  # it was never started
 
-    def wait(self) -> None:
-        """Wait for the end.
-
-        What another thread raises in this one, as dramatiq does at its time limits, arrives only
-        between two instructions of Python.
-        """
-        while not self._done.acquire(True, _LOOK_INTERVAL):
-            pass
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end; return whether it has come."""
+        return self._done.acquire(True, seconds)
 
     def wait_for_cancellation(self) -> None:
         """Wait until the cancelled work has ended, so that the end of a block comes after it."""
@@ -151,6 +146,7 @@ class LoopThread:
         self._awake = False
         self._stopped_because: str | None = None
         self._lock = threading.Lock()  # held to start a loop
+        self._starting_thread_id: int | None = None
         self._parent_loops: list[asyncio.AbstractEventLoop] = []
         atexit.register(self._stop)
 
@@ -162,11 +158,18 @@ class LoopThread:
         Raises:
             RuntimeError: The process was forked from one that had used gRPC, or is exiting, or its
                 threads are those of gevent or eventlet, or this is the loop's own thread, or the
-                system has refused the loop's thread.
+                system has refused the loop's thread, or a signal handler calls while the code that
+                it interrupted starts that thread.
         """
         check_fork()
         if self._loop is None:
             check_threads()
+            if threading.get_ident() == self._starting_thread_id:
+                raise RuntimeError(
+                    "leaseway.sdk.Client was called by a signal handler (or a __del__) that "
+                    "interrupted its first call in this process, and would wait for that; call it "
+                    "again after the handler has returned."
+                )
         if self._stopped_because is not None:
             raise RuntimeError(self._stopped_because)
         if threading.get_ident() == self._thread_id:
@@ -180,7 +183,7 @@ class LoopThread:
             # If the flag is set, the loop has been woken but has not emptied the inbox yet.
             if not self._awake:
                 self._wake()
-            ticket.wait()
+            self._wait_for(ticket)
         except BaseException:
             # An interrupt may occur between any two of these steps, and during the wake-up.
             ticket.abandoned = True
@@ -199,10 +202,16 @@ class LoopThread:
         No-op in a child forked after the first use, whose connections belong to the parent, and
         where clients refuse to work: an error here would hide the error that ended the block. Also
         at the exit of the process, whose end closes them: `__del__` of objects may close clients.
+
+        The garbage collection ends the blocks of generators that were left, in whichever thread it
+        runs. In the loop's own one this does not wait.
         """
         if forked_after_use() or self._stopped_because is not None:
             return
-        if self._loop is not None or not green_library():
+        if threading.get_ident() == self._thread_id:
+            self._inbox.append(_Ticket(make))
+            self._wake()
+        elif self._loop is not None or not green_library():
             self.run(make)
 
     @property
@@ -216,12 +225,24 @@ class LoopThread:
         self._lock = threading.Lock()
         self._inbox.clear()
         self._awake = False
-        self._thread = self._thread_id = None
+        self._thread = self._thread_id = self._starting_thread_id = None
         if self._loop is not None:
             # Not dropped: closing it would remove the parent's file descriptors from the poll set
             # that both processes share.
             self._parent_loops.append(self._loop)
             self._loop = None
+
+    def _wait_for(self, ticket: _Ticket) -> None:
+        """Wait for the end of a ticket's work.
+
+        Two things need a look from time to time. What another thread raises in this one, as
+        dramatiq does at its time limits, arrives only between two instructions of Python. And the
+        thread that wakes the loop may be in a signal handler, just before it does: that handler
+        may wait for this ticket.
+        """
+        while not ticket.wait(_LOOK_INTERVAL):
+            if ticket.task is None:
+                self.schedule(self._drain)
 
     def _wake(self) -> None:
         self._awake = True
@@ -242,21 +263,28 @@ class LoopThread:
     def _start(self) -> None:
         """Start a loop, unless another thread just did, and make it empty the inbox."""
         with self._lock:
-            if self._loop is None or self._loop.is_closed():
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=self._run, args=(loop,), name="leaseway", daemon=True
-                )
-                try:
-                    thread.start()
-                except RuntimeError as error:  # there is no thread now; the next call tries again
-                    if thread.ident is None:
-                        loop.close()
-                    self._give_up(error)
-                    raise
-                # The loop comes last: an interrupt before leaves none that might not run.
-                self._thread, self._thread_id, self._loop = thread, thread.ident, loop
-            self._loop.call_soon_threadsafe(self._drain)
+            try:
+                self._starting_thread_id = threading.get_ident()
+                loop = self._open_loop()
+            finally:
+                self._starting_thread_id = None
+            loop.call_soon_threadsafe(self._drain)
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, or start one."""
+        if self._loop is None or self._loop.is_closed():
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._run, args=(loop,), name="leaseway", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there is no thread now; the next call tries again
+                if thread.ident is None:
+                    loop.close()
+                self._give_up(error)
+                raise
+            # The loop comes last: an interrupt before leaves none that might not run.
+            self._thread, self._thread_id, self._loop = thread, thread.ident, loop
+        return self._loop
 
     def _give_up(self, error: Exception) -> None:
         """Fail the tickets for which no loop was started, so that the next call starts one."""

@@ -161,4 +161,4 @@ class Artifact(ProcessHandle):
 
     def close(self) -> None:
         """Stop reading and end the stream."""
-        LOOP_THREAD.run(self._inner.close)
+        LOOP_THREAD.run_exit(self._inner.close)

@@ -39,19 +39,20 @@ _has_warned = False
 class ThreadLock:
     """A lock between threads that is unlocked in each forked child.
 
-    The thread that held it at the fork does not exist in the child, and cannot unlock it.
+    The thread that held it at the fork does not exist in the child, and cannot unlock it. Its
+    holder may lock it again: a signal handler runs in the thread that it interrupts.
 
     Attributes:
         current: The lock of this process.
     """
 
     def __init__(self) -> None:
-        self.current = threading.Lock()
+        self.current = threading.RLock()
         _locks.add(self)
 
     def after_in_child(self) -> None:
         """Replace the lock; a `with` block of the forking thread keeps the old one."""
-        self.current = threading.Lock()
+        self.current = threading.RLock()
 
 
 def mark_grpc_used() -> None:
