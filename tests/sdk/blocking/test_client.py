@@ -25,7 +25,7 @@ from tests.sdk.fakes import (
     until,
 )
 
-from leaseway.sdk import Client, ToolNotFound
+from leaseway.sdk import AsyncSession, Client, Session, ToolNotFound
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, LoopThread, run_in_thread
 from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.lease import ClientLease
@@ -200,6 +200,27 @@ async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:
             client.call_tool("time_now")
 
     await in_thread(work)
+
+
+async def test_a_client_closes_while_another_thread_gets_a_session(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    class Asked(AsyncSession):
+        @property
+        def _entered(self) -> int:
+            others.append(client.session(f"dialog-{len(others)}"))  # as a thread may, meanwhile
+            return 0
+
+        @_entered.setter
+        def _entered(self, _: int) -> None: ...
+
+    client, others = Client(plane.address), list[Session]()
+    first, last = Asked(client._inner, "first"), Asked(client._inner, "last")
+    client._inner._sessions.update(first=first, last=last)
+    await in_thread(partial(client.call_tool, "time_now"))
+    await in_thread(client.close)
+    assert len(others) == 2
+    await until(lambda: worker.open_streams == 0)
 
 
 async def test_calls_of_waiting_threads_are_sent_in_batches(

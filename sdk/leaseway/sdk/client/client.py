@@ -150,9 +150,9 @@ class AsyncClient(AsyncListings, AsyncCalls):
         if runtime is not None:
             self._finalizer.detach()
             if runtime.loop is asyncio.get_running_loop():
-                await runtime.close(
-                    [key for key, session in self._sessions.items() if session._entered]
-                )
+                # A copy, because threads of a synchronous client add sessions meanwhile.
+                sessions = (ref() for ref in self._sessions.valuerefs())
+                await runtime.close([open_.key for open_ in sessions if open_ and open_._entered])
             else:
                 runtime.abort()
 
