@@ -62,6 +62,35 @@ def test_a_process_with_an_object_store_does_not_take_its_interpreter_apart(
     assert done.stdout.splitlines()[1:] == ends, done.stderr
 
 
+HANGING = """
+import asyncio, sys, threading
+from leaseway.cli.app import cli
+from leaseway.cli.commands.running import processes
+from leaseway.cli.main import main
+from leaseway.cli.options.common import LogOptions
+
+processes._FILE_GRACE = 0.1
+
+async def run():
+    hanging = asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    print(await asyncio.to_thread(str, "ended"), hanging.done(), flush=True)
+    return 3
+
+def serve(prog_name):
+    sys.exit(processes.run_process("worker", "w", LogOptions(), run, False))
+
+cli.main = serve
+main()
+"""
+
+
+def test_a_process_ends_with_its_status_although_a_disk_hangs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert (done.stdout, done.returncode) == ("ended False\n", 3), done.stderr
+
+
 @pytest.mark.parametrize("chosen", [None, "event_engine_client"])
 def test_grpc_runs_without_its_event_engine_unless_the_environment_chooses(
     chosen: str | None,

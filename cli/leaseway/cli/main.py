@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 
 
 def main() -> None:
@@ -26,13 +27,19 @@ def main() -> None:
     try:
         cli.main(prog_name="leaseway")
     except SystemExit as end:
-        if "obstore" in sys.modules and isinstance(end.code, int):
+        if isinstance(end.code, int) and (_has_threads() or "obstore" in sys.modules):
             _leave(end.code)
         raise
 
 
+def _has_threads() -> bool:
+    """Whether Python would wait for a thread, perhaps for ever: its disk may hang."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+    return any(not thread.daemon for thread in others)
+
+
 def _leave(status: int) -> None:
-    """Exit without taking the interpreter apart.
+    """Exit without waiting for threads, or taking the interpreter apart.
 
     Its threads that still run then abort the process before Python 3.14, if they are not Python's
     own but use it: those of the audit's object stores do, for a moment after each request.

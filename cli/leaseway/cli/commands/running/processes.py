@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -39,6 +40,8 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
 _FILE_THREADS: Final = 8
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
+_FILE_GRACE: Final = 5.0
+"""Seconds that the end of a process waits for them."""
 _FILES: Final = 65_536
 """The most files that a process asks the system to let it open."""
 _REFUSED_INTERVAL: Final = 60.0
@@ -91,7 +94,7 @@ def run_process(
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
     try:
         with asyncio.Runner(loop_factory=loop_factory) as loop:
-            loop.get_loop().set_default_executor(_file_threads())
+            loop.get_loop().set_default_executor(_FileThreads())
             loop.get_loop().set_exception_handler(LoopErrors())
             collect_rarely(loop.get_loop())
             return loop.run(runner())
@@ -145,16 +148,28 @@ def gc_disabled() -> Iterator[None]:
         gc.enable()
 
 
-def _file_threads() -> ThreadPoolExecutor:
-    """Return the threads for blocking operations, all of them started.
+class _FileThreads(ThreadPoolExecutor):
+    """Threads for blocking operations, all of them started.
 
-    The loop's default pool grows with use, which looks like a leak of threads.
+    The loop's default pool grows with use, which looks like a leak of threads, and its end waits
+    for every operation, also for one on a disk that hangs.
     """
-    threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
-    all_run = threading.Barrier(_FILE_THREADS)
-    for _ in range(_FILE_THREADS):
-        threads.submit(all_run.wait)  # no thread is idle until all have started
-    return threads
+
+    def __init__(self) -> None:
+        self._started: list[threading.Thread] = []
+        super().__init__(_FILE_THREADS, thread_name_prefix="files", initializer=self._note_started)
+        all_run = threading.Barrier(_FILE_THREADS)
+        for _ in range(_FILE_THREADS):
+            self.submit(all_run.wait)  # no thread is idle until all have started
+
+    def _note_started(self) -> None:
+        self._started.append(threading.current_thread())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+        until = time.monotonic() + _FILE_GRACE
+        for thread in self._started if wait else ():
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 @contextmanager
