@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Collection
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
@@ -179,3 +180,27 @@ async def test_closing_the_client_keeps_a_lease_that_an_abandoned_call_acquired(
     await client.close()
     (lease,) = worker.leases.values()
     assert worker.left == [(lease.id, 30.0)]
+
+
+async def test_a_call_that_is_placed_while_its_client_closes_acquires_no_lease(
+    plane: FakeControlPlane, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = AsyncClient(plane.address)
+    plane.hold_place = asyncio.Event()
+    call = asyncio.create_task(client.session("dialog").call_tool("desk_open"))
+    await until(lambda: plane.places)
+    assert client._open_runtime is not None
+    leases, hold = client._open_runtime.leases, plane.hold_place
+    leave_all = leases.leave_all
+
+    async def leave_slowly(ended: Collection[str]) -> None:
+        await leave_all(ended)
+        hold.set()
+        await asyncio.wait([call])
+
+    monkeypatch.setattr(leases, "leave_all", leave_slowly)
+    await client.close()
+    with pytest.raises(Cancelled, match="The client was closed") as error:
+        await call
+    assert error.value.started == "no"
+    assert worker.leases == {}

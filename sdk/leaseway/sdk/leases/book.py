@@ -31,12 +31,14 @@ class LeaseBook:
 
     Attributes:
         sessions: The leases of each session that has or had any; only the book changes it.
+        is_closing: Whether the client has left all sessions, and must acquire no more leases.
     """
 
     def __init__(self, tenant: str) -> None:
         self.held = HeldLeases()
         self._tenant = tenant
         self.sessions: dict[str, SessionLeases] = {}
+        self.is_closing = False
         self._max = _MAX_QUIET
 
     def session(self, session: str) -> SessionLeases:

@@ -356,6 +356,7 @@ class LeaseManager:
             ended: The sessions that end with the client. Leases of the others are kept until no
                 call has run on them for their idle limit: other processes may use them.
         """
+        self.book.is_closing = True
         await asyncio.gather(
             *(
                 self._leave_session(session, keep=session not in ended, is_closing=True)
@@ -554,6 +555,8 @@ class LeaseManager:
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)
+        if self.book.is_closing:  # its call would acquire a lease that nobody leaves
+            raise client_closed(sent=False)
         worker = worker_from_proto(answer.worker)
         if known_ends is not None and answer.known_end:
             known_ends = (*known_ends, answer.known_end)
