@@ -7,10 +7,12 @@ import math
 from collections.abc import Collection
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
+from tests.calls import ReceivedCall
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, text_result, until
 
 from leaseway.sdk import AsyncClient, Cancelled
 from leaseway.wire.bounds import LEASE_IDLE
+from leaseway.wire.errors import Fault, Reason
 
 
 async def test_closing_a_session_releases_what_this_client_acquired(
@@ -204,3 +206,26 @@ async def test_a_call_that_is_placed_while_its_client_closes_acquires_no_lease(
         await call
     assert error.value.started == "no"
     assert worker.leases == {}
+
+
+async def test_calls_in_flight_say_that_their_client_was_closed_not_that_it_left_their_lease(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    async def end_with_lease(fake: FakeWorker, call: ReceivedCall, arguments: bytes) -> bytes:
+        if b"slow" in arguments:
+            await until(lambda: fake.released)
+            raise Fault(Reason.LEASE_RELEASED, "It was released.", "yes")
+        return text_result("quick")
+
+    worker.answer = end_with_lease
+    client = AsyncClient(plane.address)
+    async with client.session("dialog") as session:
+        await session.call_tool("desk_open")
+        call = asyncio.create_task(session.call_tool("desk_open", {"slow": True}))
+        await until(lambda: len(worker.calls) == 2)
+        assert client._open_runtime is not None
+        await client._open_runtime.leases.leave_all({"dialog"})
+        with pytest.raises(Cancelled, match="The client was closed") as error:
+            await call
+        assert error.value.started == "yes"
+        await client.close()

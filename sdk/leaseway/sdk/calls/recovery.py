@@ -15,6 +15,7 @@ from leaseway.sdk.calls.requests import CallState
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
+from leaseway.sdk.transport.faults import client_closed
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.states import LEASE_ENDED
@@ -57,6 +58,8 @@ class CallRecovery:
         if state.events is not None:
             state.events.reset()
         fault = await self._check_lease(state, fault)
+        if fault.reason in LEASE_ENDED and self._leases.book.is_closing:
+            fault = replace(client_closed(sent=True), started=fault.started)
         failed_try = self._failed_try(state)
         target, link = state.target, state.link
         if target is not None and link is not None:
