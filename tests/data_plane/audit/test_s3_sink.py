@@ -113,3 +113,21 @@ async def test_credentials_that_are_replaced_are_read_after_a_refusal(
         credential.write_text("new")
         await sink.put("w1/2", b"x")
         await sink.aclose()
+
+
+async def test_a_connection_that_ends_before_an_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1)  # its body
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_REGION", "us-east-1")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("LEASEWAY_AUDIT_AWS_SECRET_ACCESS_KEY", "only-for-tests")
+        with pytest.raises(SinkError, match=r"\(the connection ended before an answer\)"):
+            await open_sink("s3://audit/fleet").put("w1/1", b"x")

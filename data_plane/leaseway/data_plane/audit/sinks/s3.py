@@ -30,6 +30,7 @@ _CAUSES: Final = {
     "InvalidCertificate": "the certificate of the server is not trusted",
     "kind: Timeout": "no answer in time",
     "kind: Connect": "no connection",
+    "kind: Request": "the connection ended before an answer",
 }
 """What the library says, in its details alone, of a request without an answer."""
 
