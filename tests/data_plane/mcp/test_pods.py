@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from tests.certificates import Authority
 from tests.conftest import BOUND
 from tests.data_plane.mcp.conftest import until
 
@@ -73,17 +75,23 @@ class Api:
 
 
 @asynccontextmanager
-async def pods_of(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pods]:
+async def pods_of(
+    api: Api,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Pods]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.handle)
     runner = web.AppRunner(app, shutdown_timeout=0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     config = folder / "kubeconfig"
     context = {"cluster": "c", "user": "u"}
+    authority = {"certificate-authority": str(folder / "ca.crt")} if tls else {}
     written = {
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "clusters": [{"name": "c", "cluster": {"server": url, **authority}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [{"name": "x", "context": context}],
         "current-context": "x",
@@ -226,6 +234,23 @@ async def test_a_pod_whose_containers_have_ended_is_not_waited_for(
     async with transport_of(Api(status), tmp_path, monkeypatch) as transport:
         with pytest.raises(Fault, match=message):
             await transport.connect()
+
+
+async def test_an_authority_of_the_cluster_that_is_replaced_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority = Authority("new")
+    tls.load_cert_chain(*authority.issue(tmp_path, "api"))
+    Authority("old").write(tmp_path / "ca.crt")
+    api = Api()
+    async with pods_of(api, tmp_path, monkeypatch, tls) as pods:
+        await pods.owner("box")
+        async with asyncio.timeout(BOUND):
+            async for busy in pods.create("pods", {"metadata": {"name": "p"}}):
+                assert "certificate verify failed" in busy
+                authority.write(tmp_path / "ca.crt")
+    assert "POST pods" in api.requests
 
 
 async def test_pods_of_an_earlier_process_are_deleted_once_the_api_is_back(

@@ -113,9 +113,8 @@ class Pods:
                 raise PodFailure(
                     "LEASEWAY_POD_NAME and LEASEWAY_POD_UID do not name this worker's pod"
                 )
-            if self._access is None:  # loading the library takes a while
-                namespace = self._environ.get("LEASEWAY_POD_NAMESPACE")
-                self._access = await asyncio.to_thread(find_access, namespace)
+            if self._access is None:
+                self._access = await self._find_access()
         except (PodFailure, OSError) as failure:
             text = (
                 "it is an image, which a worker on Kubernetes runs as a pod, but"
@@ -126,6 +125,16 @@ class Pods:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(owner))
         return owner
+
+    async def _find_access(self) -> ApiAccess:
+        namespace = self._environ.get("LEASEWAY_POD_NAMESPACE")
+        return await asyncio.to_thread(find_access, namespace)  # loading the library takes a while
+
+    async def _find_after(self, error: Exception) -> None:
+        """Find the access again after a failure of TLS: the authority may have been replaced."""
+        if isinstance(error, aiohttp.ClientSSLError):
+            with contextlib.suppress(PodFailure, OSError):  # files that are being replaced
+                self._access = await self._find_access()
 
     async def create(self, plural: str, manifest: Manifest) -> AsyncIterator[str]:
         """Create an object; yield why that did not succeed yet, after each attempt.
@@ -207,6 +216,7 @@ class Pods:
                 heartbeat=60,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            await self._find_after(error)
             cause = getattr(error, "message", "") or str(error) or type(error).__name__
             status = getattr(error, "status", 0)
             hint = _GRANT_OR_MEET if status == 403 else ""  # its message stays unread
@@ -272,6 +282,7 @@ class Pods:
                     if change.get("type") != "ERROR":
                         yield change["object"]
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
+            await self._find_after(error)
             cause = str(error) or type(error).__name__
             raise ApiBusyError(f"its pod can't be watched: {cause}") from None
 
@@ -299,6 +310,7 @@ class Pods:
                 if response.status >= 400 and response.status not in known:
                     raise await _refusal(f"{method} {path}", response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            await self._find_after(error)
             cause = str(error) or type(error).__name__
             raise ApiBusyError(f"the Kubernetes API can't be reached: {cause}") from None
 
