@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from pathlib import Path
 
 import pytest
 from lightkube.resources.coordination_v1 import Lease
+from tests.certificates import Authority
 from tests.conftest import BOUND
 
 from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
@@ -23,11 +25,11 @@ def kubeconfig(folder: Path, *command: str, server: str = _NOBODY) -> str:
     return kubeconfig_of(folder, {"exec": program}, server)
 
 
-def kubeconfig_of(folder: Path, user: object, server: str) -> str:
-    """Return a file with this user."""
+def kubeconfig_of(folder: Path, user: object, server: str, **cluster: str) -> str:
+    """Return a file with this user, and more about its cluster."""
     document = {
         "current-context": "it",
-        "clusters": [{"name": "it", "cluster": {"server": server}}],
+        "clusters": [{"name": "it", "cluster": {"server": server, **cluster}}],
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
         "users": [{"name": "it", "user": user}],
     }
@@ -127,6 +129,36 @@ async def test_a_kubeconfig_that_is_replaced_is_read_again(
             await fails("Its token is missing")
             kubeconfig_of(tmp_path, {"token": "newer"}, there)
             await fails("Its token is missing")
+            assert (await api.list("MCPServer")).version == "7"
+
+
+async def test_an_authority_that_is_replaced_in_its_file_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"metadata": {"resourceVersion": "7"}, "items": []}'
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+            b"Connection: close\r\n\r\n%b" % (len(body), body)
+        )
+        writer.close()
+
+    newer = Authority("newer")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*newer.issue(tmp_path, "api"))
+    path = Authority("old").write(tmp_path / "ca.crt")
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        there = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        named = {"certificate-authority": str(path)}
+        config = kubeconfig_of(tmp_path, {"token": "t"}, there, **named)
+        monkeypatch.setenv("KUBECONFIG", config)
+        async with open_api("apps") as api:
+            with pytest.raises(KubernetesFailure, match="certificate verify failed"):
+                await api.list("MCPServer")
+            newer.write(path)
+            with pytest.raises(KubernetesFailure, match="certificate verify failed"):
+                await api.list("MCPServer")
             assert (await api.list("MCPServer")).version == "7"
 
 

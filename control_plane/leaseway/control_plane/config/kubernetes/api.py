@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -38,6 +39,7 @@ from leaseway.control_plane.config.kubernetes.resources import (
     parse_resource,
 )
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
+from leaseway.wire.file_stamp import FileStamp, file_stamp
 from leaseway.wire.timing.retry_after import retry_delay
 
 _TIMEOUT: Final = 10.0
@@ -112,8 +114,9 @@ async def open_api(namespace: str, timeout: float = _TIMEOUT) -> AsyncIterator[K
 class ApiClient:
     """The library's client of the API that this process's environment names.
 
-    The library reads the file of KUBECONFIG once: its token, certificates and address. Other
-    programs replace them, so the file is read again after a failure that this may mend.
+    The library reads the file of KUBECONFIG once, and the files that it names: its token,
+    certificates and address. Other programs replace them, so they are read again after a failure
+    that this may mend.
 
     Args:
         namespace: The namespace of requests that name none.
@@ -127,7 +130,9 @@ class ApiClient:
             timeout=httpx2.Timeout(timeout),
             field_manager="leaseway",
         )
-        self._newest = self._open(_config())
+        config = _config()
+        self._stamps = _stamps(config)
+        self._newest = self._open(config)
         self._earlier: lightkube.AsyncClient | None = None
         """The one before, which watches may still use."""
 
@@ -186,15 +191,27 @@ class ApiClient:
             return  # another request has failed with it
         with contextlib.suppress(*_UNUSABLE):  # a file that is being replaced
             config = _config()
-            if not refused and config == failed.config:
+            stamps = _stamps(config)
+            if not refused and config == failed.config and stamps == self._stamps:
                 return  # a new client would only run the program for credentials once more
             earlier, self._newest, self._earlier = self._earlier, self._open(config), failed
+            self._stamps = stamps
             if earlier is not None:
                 await earlier.close()
 
 
 def _config() -> SingleConfig | None:
     return KubeConfig.from_env().get()
+
+
+def _stamps(config: SingleConfig | None) -> list[FileStamp]:
+    """Return the stamps of the certificates and keys that are in files of their own."""
+    if config is None:
+        return []
+    user = config.user
+    named = [config.cluster.certificate_auth]
+    named += [user.client_cert, user.client_key] if user is not None else []
+    return [file_stamp(Path(config.abs_file(path))) for path in named if path]
 
 
 def _generic(kind: ResourceKind) -> type[GenericNamespacedResource]:
