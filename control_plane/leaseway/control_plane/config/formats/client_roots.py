@@ -38,6 +38,12 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 _OPENCODE: Final = ("{}_",)
 _ALL_FORMS: Final = ("mcp__{}__", "mcp_{}_", "{}__", "{}/", "{}.", "{}:", "")
 """How clients write a tool's full name, up to the tool's own; empty: the tool's name alone."""
+_CLAUDE_MODES: Final = (
+    *("allow", "ask", "deny", "additionalDirectories", "defaultMode"),
+    *("disableBypassPermissionsMode", "disableAutoMode"),
+)
+_ACTIONS: Final = ("allow", "ask", "deny")
+"""What opencode does with a call, from the mildest to the strictest."""
 _SHOWN: Final = 5
 _MAX_NAME: Final = 512
 
@@ -100,6 +106,8 @@ def _only_servers(entry: TableEntry) -> frozenset[str] | None:
     match folded(entry.name):
         case "mcp":
             _reject_unknown(entry, ("allowed", "excluded", "servers", "inputs"))
+            if isinstance(entry.value, Leaf) and entry.value.value not in (None, True):
+                raise NotUnderstood(entry.at, "it is not a mapping")
             return _names(entry.member("allowed"))
         case "allowmcpservers":
             return _names(entry.value)
@@ -130,6 +138,8 @@ def _excluded_servers(entry: TableEntry) -> frozenset[str] | None:
             return _names(entry.value)
         case "deniedmcpservers":
             return _managed(entry)
+        case "disabledmcpjsonservers":
+            _names(entry.value)  # what it switches off is switched with the servers
     return None
 
 
@@ -139,11 +149,17 @@ def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset
 
 def _names(node: Tree | None) -> frozenset[str] | None:
     """Return a list of servers' names; None for no list, which restricts nothing."""
-    if node is None or (isinstance(node, Leaf) and node.value is None):
+    if node is None or _value(node) is None:
         return None
-    if not isinstance(node, Items) or any(not isinstance(item, Leaf) for item in node.items):
+    names = [_value(item) for item in node.items] if isinstance(node, Items) else [False]
+    if not all(isinstance(name, str) for name in names):
         raise NotUnderstood(node.at, "it is not a list of names")
-    return frozenset(str(item.value) for item in node.items if isinstance(item, Leaf))
+    return frozenset(str(name) for name in names)
+
+
+def _value(node: Tree) -> object:
+    """Return the value of a leaf; False for a mapping or a list."""
+    return node.value if isinstance(node, Leaf) else False
 
 
 def _reject_unknown(entry: TableEntry, known: Sequence[str]) -> None:
@@ -168,13 +184,15 @@ def _managed(entry: TableEntry) -> frozenset[str] | None:
 
 
 def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
+    _reject_unknown(entry, _CLAUDE_MODES)
+    if not isinstance(entry.value, Table) and _value(entry.value) is not None:
+        raise NotUnderstood(entry.at, "it is not a mapping")
     for name, asks in (("deny", False), ("ask", True)):
         node = entry.member(name)
-        for item in node.items if isinstance(node, Items) else ():
-            text = str(item.value) if isinstance(item, Leaf) else ""
+        for text, at in _texts(node) if node is not None else ():
             # Rules of the client's own tools (`Bash(rm *)`, `Read`) name no server.
             if text.startswith(("mcp__", "*")):
-                yield _denial(text, item.at, CLAUDE, asks=asks)
+                yield _denial(text, at, CLAUDE, asks=asks)
     mode = entry.member("defaultMode")
     if isinstance(mode, Leaf) and mode.value == "dontAsk":
         text = "'defaultMode: dontAsk' denies every tool that 'allow' does not name"
@@ -182,28 +200,48 @@ def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
 
 
 def _opencode_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
-    for member in entry.members:
-        if isinstance(member.value, Leaf) and member.value.value in ("deny", "ask"):
-            asks = member.value.value == "ask"
-            yield _denial(member.name, member.at, _OPENCODE, asks=asks)
+    of_all = TableEntry("*", entry.at, entry.value)
+    for member in entry.members if isinstance(entry.value, Table) else (of_all,):
+        action = _strictest(member.value)
+        if action != "allow":
+            yield _denial(member.name, member.at, _OPENCODE, asks=action == "ask")
+
+
+def _strictest(action: Tree) -> str:
+    """Return an action; of one for each pattern of arguments, the strictest of them.
+
+    What is none denies: it may be meant as a restriction.
+    """
+    if isinstance(action, Table):
+        found = [_strictest(entry.value) for entry in action.entries]
+        return max(found, key=_ACTIONS.index, default="allow")
+    value = _value(action)
+    return "allow" if value is None else str(value) if value in _ACTIONS else "deny"
 
 
 def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
     """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`."""
     for member in entry.members:
-        if isinstance(member.value, Leaf) and member.value.value is False:
+        if isinstance(member.value, Leaf) and str(member.value.value).lower() == "false":
             yield _denial(member.name, member.at, _OPENCODE)
         elif folded(member.name) in ("exclude", *DENY):
             yield from _full_names(member.value, _ALL_FORMS)
 
 
 def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:
+    for text, at in _texts(node):
+        yield _denial(text, at, forms)
+
+
+def _texts(node: Tree) -> Iterator[tuple[str, Position]]:
+    """Yield the names of tools in a list, or a single one."""
     for item in names_in(node):
-        if isinstance(item, Leaf) and item.value is None:
+        value = _value(item)
+        if value is None:
             continue
-        if not isinstance(item, Leaf) or not isinstance(item.value, str):
+        if not isinstance(value, str):
             raise NotUnderstood(item.at, "it lists something that is not the name of a tool")
-        yield _denial(item.value, item.at, forms)
+        yield value, item.at
 
 
 def _denial(text: str, at: Position, forms: tuple[str, ...], *, asks: bool = False) -> DeniedTools:

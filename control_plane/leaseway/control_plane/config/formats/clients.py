@@ -278,7 +278,7 @@ def _with_ids(entries: Sequence[TableEntry], servers: Where) -> Iterator[TableEn
 def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
     for key, enabled in (("enabledMcpjsonServers", True), ("disabledMcpjsonServers", False)):
         node, _ = _find(table, [key], where)
-        for item in node.items[:1_000] if isinstance(node, Items) else ():
+        for item in node.items if isinstance(node, Items) else ():
             if isinstance(item, Leaf) and isinstance(item.value, str):
                 yield id_of(item.value), replace(item, value=enabled)
 
