@@ -336,6 +336,23 @@ def test_headers_of_codex_name_variables() -> None:
     assert (spec.call_timeout, spec.startup_timeout) == (5, 7)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"bearer_token_env_var": ["T"]}, "must be the name of a variable, but it is a list."),
+        ({"env_http_headers": "A"}, "must be a mapping of headers to variables, but it is text."),
+        ({"http_headers": "X-B: b", "bearer_token_env_var": "T"}, "'mcpServers.a.headers' must be"),
+    ],
+)
+def test_headers_of_another_shape_are_an_error_of_their_server(
+    keys: dict[str, object], message: str
+) -> None:
+    parsed = mcp_servers(a={"url": "http://a/mcp"} | keys, b={"command": "x"})
+    assert parsed.rejected == {"a"}
+    assert [message in issue.message for issue in parsed.issues] == [True]
+    assert VariantKey("b") in parsed.servers
+
+
 def test_zed_and_opencode_keep_servers_under_keys_of_their_own() -> None:
     zed = {"context_servers": {"a": {"command": "x", "args": []}}, "theme": "One"}
     assert part(server(parse_text(json.dumps(zed), "settings.json"), "a")).command == "x"

@@ -221,6 +221,38 @@ def test_a_package_that_no_worker_can_start_refuses_the_file(package: dict[str, 
     assert "npm, pypi, nuget, oci" in issue.message
 
 
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"version": 1.0}, "'version' must be text."),
+        ({"transport": "stdio"}, "'transport' must be a mapping with a 'type'."),
+        ({"environmentVariables": {"KEY": "k"}},
+         "'environmentVariables' must be a list of mappings."),
+        ({"environmentVariables": ["KEY"]},
+         "Each item of 'environmentVariables' must be a mapping."),
+        ({"environmentVariables": [{"value": "k"}]},
+         "Each item of 'environmentVariables' needs a 'name'."),
+        ({"environmentVariables": [{"name": "A", "isRequired": "true"}]},
+         "'isRequired' must be true or false."),
+        ({"environmentVariables": [{"name": "A", "value": "{x}", "variables": {"x": "y"}}]},
+         "Each item of 'variables' must be a mapping."),
+        ({"package_arguments": [{"type": "named", "value": "3"}]},
+         "Each item of 'package_arguments' needs a 'name'."),
+        ({"packageArguments": [{"type": "option", "name": "--a"}]},
+         "Each item of 'packageArguments' needs the 'type' 'named' or 'positional'."),
+        ({"packageArguments": [{"argument": "a"}]},
+         "Each item of 'packageArguments' needs a 'type' and a 'value'."),
+        ({"packageArguments": [{"type": "positional", "value": ["a"]}]}, "'value' must be text."),
+    ],
+)  # fmt: skip
+def test_a_part_of_another_shape_refuses_the_file_and_is_not_left_out(
+    part: dict[str, Any], message: str
+) -> None:
+    parsed = published(packages=[{"registryType": "npm", "identifier": "a"} | STDIO | part])
+    assert parsed.broken
+    assert [issue.message for issue in parsed.issues] == [message]
+
+
 def test_an_answer_of_the_registry_is_read_like_its_description() -> None:
     inner = {"name": "a/weather", "remotes": [{"type": "sse", "url": "https://a.example/sse"}]}
     parsed = parse_text(json.dumps({"server": inner, "_meta": {}}), "answer.json")

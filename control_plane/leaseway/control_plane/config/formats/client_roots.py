@@ -177,9 +177,10 @@ def _managed(entry: TableEntry) -> frozenset[str] | None:
     names: set[str] = set()
     for item in entry.value.items:
         name = find(item, ["serverName"])
-        if not isinstance(name, Leaf) or len(getattr(item, "entries", ())) != 1:
+        text = _value(name) if name is not None else None
+        if not isinstance(text, str) or len(getattr(item, "entries", ())) != 1:
             raise NotUnderstood(item.at, "it names servers by something else than 'serverName'")
-        names.add(str(name.value))
+        names.add(text)
     return frozenset(names)
 
 
@@ -220,12 +221,16 @@ def _strictest(action: Tree) -> str:
 
 
 def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
-    """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`."""
+    """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`.
+
+    A switch with another value than true counts as off. Gemini CLI's other settings have names
+    that no server's tool has.
+    """
     for member in entry.members:
-        if isinstance(member.value, Leaf) and str(member.value.value).lower() == "false":
-            yield _denial(member.name, member.at, _OPENCODE)
-        elif folded(member.name) in ("exclude", *DENY):
+        if folded(member.name) in ("exclude", *DENY):
             yield from _full_names(member.value, _ALL_FORMS)
+        elif not isinstance(member.value, Leaf) or member.value.value not in (None, True):
+            yield _denial(member.name, member.at, _OPENCODE)
 
 
 def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:

@@ -68,6 +68,7 @@ from leaseway.control_plane.config.layers.document import (
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
+from leaseway.control_plane.config.schema.values import wrong_type
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
     Leaf,
@@ -208,7 +209,7 @@ class ClientServer:
     def _refer(self, member: TableEntry, key: str, where: Where) -> bool:
         """Take over a key that holds or names variables or credentials; return whether it does."""
         if key in ("bearertokenenvvar", "envhttpheaders"):
-            self._refer_to_headers(member)
+            self._refer_to_headers(member, where)
         elif key in ("envvars", "envkeys"):
             self._refer_to_variables(member, where)
         elif key in ("bearertoken", "authorizationtoken"):
@@ -308,16 +309,18 @@ class ClientServer:
         node = Leaf(member.value.at, value, f"{value:g}")
         self._native.setdefault(name, TableEntry(name, member.at, node))
 
-    def _refer_to_headers(self, member: TableEntry) -> None:
+    def _refer_to_headers(self, member: TableEntry, where: Where) -> None:
         """Add Codex's headers, which name variables."""
-        headers = self._referred["headers"]
-        if folded(member.name) == "bearertokenenvvar" and isinstance(member.value, Leaf):
-            text = f"Bearer ${{{member.value.value}}}"
-            headers.append(
-                TableEntry("Authorization", member.at, Leaf(member.value.at, text, text))
-            )
-            return
-        headers += [_reference(header.name, "env", header.value) for header in member.members]
+        headers, value = self._referred["headers"], member.value
+        is_bearer = folded(member.name) == "bearertokenenvvar"
+        if is_bearer and isinstance(value, Leaf) and isinstance(value.value, str) and value.value:
+            text = f"Bearer ${{{value.value}}}"
+            headers.append(TableEntry("Authorization", member.at, Leaf(value.at, text, text)))
+        elif isinstance(value, Table) and not is_bearer:
+            headers += [_reference(header.name, "env", header.value) for header in member.members]
+        elif not is_empty(value):
+            wanted = "the name of a variable" if is_bearer else "a mapping of headers to variables"
+            wrong_type(value, where, wanted).report(value, where)
 
     def _add_credential(self, member: TableEntry, kind: str, where: Where) -> None:
         """Add a credential that has a key of its own as the header that carries it."""
@@ -351,7 +354,7 @@ class ClientServer:
             own = given.members if given is not None else ()
             names = {entry.name for entry in own}
             added = {entry.name: entry for entry in referred if entry.name not in names}
-            if added:
+            if added and (given is None or isinstance(given.value, Table)):  # else it is an error
                 at = referred[0].at
                 members = (*own, *added.values())
                 self._native[key] = TableEntry(key, at, Table(at, members))
