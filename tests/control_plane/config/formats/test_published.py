@@ -288,6 +288,26 @@ def test_a_bundle_says_how_it_is_started_from_its_folder(
     assert words(bundle(config, options)) == expected
 
 
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ("node", {}, "'mcp_config' must be a mapping."),
+        ({"command": "a", "platform_overrides": ["linux"]}, {},
+         "'platform_overrides' must be a mapping."),
+        ({"command": "a", "platform_overrides": {"linux": "b"}}, {},
+         "'platform_overrides.linux' must be a mapping."),
+        ({"command": "a"}, {"key": "k"}, "'user_config.key' must be a mapping."),
+        ({"command": "a"}, {"key": {"required": "yes"}}, "'required' must be true or false."),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_bundle_of_another_shape_refuses_the_file(
+    config: Any, options: Any, message: str
+) -> None:
+    parsed = bundle(config, options)
+    assert parsed.broken
+    assert [issue.message for issue in parsed.issues] == [message]
+
+
 def test_a_sensitive_option_of_a_bundle_is_a_secret() -> None:
     env = {"API_KEY": "${user_config.key}", "UNSET": "${user_config.unset}", "A": "b"}
     options = {"key": {"sensitive": True, "required": True}, "unset": {"sensitive": True}}

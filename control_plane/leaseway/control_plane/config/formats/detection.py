@@ -99,7 +99,7 @@ def _read(layer: Layer, log: IssueLog) -> Document | None:
 def _as_client_file(root: Table, path: str, where: Where) -> Table | None:
     """Return what is like a client's file as one; None, after a fatal issue, if it is unusable."""
     if is_json(path) and is_bundle(root):
-        return bundle_servers(root, Path.cwd() / Path(path).parent)
+        return bundle_servers(root, where, Path.cwd() / Path(path).parent)
     if is_json(path) and is_published(root):
         return published_servers(root, where)
     if is_json(path) and is_one_server(root):

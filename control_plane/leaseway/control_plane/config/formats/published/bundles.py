@@ -10,6 +10,8 @@ from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import find
 from leaseway.control_plane.config.formats.published.registry import one_server, reference_name
+from leaseway.control_plane.config.formats.published.shapes import faults_of_bundle, report
+from leaseway.control_plane.config.schema.issues import Where
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
     Leaf,
@@ -38,13 +40,16 @@ def is_bundle(root: Table) -> bool:
     return bool(keys & _VERSIONS) and isinstance(find(root, ["server"]), Table)
 
 
-def bundle_servers(root: Table, folder: PurePath) -> Table:
-    """Return a bundle's server as a file with `mcpServers`.
+def bundle_servers(root: Table, where: Where, folder: PurePath) -> Table | None:
+    """Return a bundle's server as a file with `mcpServers`; None, after an issue, if it can't run.
 
     Args:
         root: The manifest.
+        where: Where issues are reported.
         folder: The bundle's folder, absolute.
     """
+    if report(faults_of_bundle(root), where):
+        return None
     filler = _Filler(root, str(folder))
     members = {
         member.name: replace(member, value=filler.filled(member.value, member.name))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import MCP_SERVERS, find
-from leaseway.control_plane.config.formats.published.shapes import faults_of
+from leaseway.control_plane.config.formats.published.shapes import faults_of, report
 from leaseway.control_plane.config.formats.tool_rules import folded
 from leaseway.control_plane.config.schema.issues import IssueReason, Where
 from leaseway.control_plane.config.tree.yaml_tree import (
@@ -73,10 +73,7 @@ def published_servers(root: Table, where: Where) -> Table | None:
         )
         where.warning(root.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
     way, members = ways[0]
-    faults = list(faults_of(way))
-    for fault in faults:
-        where.fatal(fault.at, IssueReason.WRONG_TYPE, fault.message)
-    if faults:
+    if report(faults_of(way), where):
         return None
     left_out = _left_out(way, members)
     if left_out:

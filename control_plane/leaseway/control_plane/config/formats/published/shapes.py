@@ -1,14 +1,14 @@
-"""What the parts of a `server.json` must be: a value of another shape would be left out unseen."""
+"""What the parts of published descriptions must be, or else they would be left out unseen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from leaseway.control_plane.config.formats.client_forms import find
 from leaseway.control_plane.config.formats.tool_rules import folded
-from leaseway.control_plane.config.schema.issues import quoted
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Position, Table, Tree
 
 _ARGUMENTS: Final = frozenset({"packagearguments", "runtimearguments"})
@@ -29,8 +29,35 @@ class Fault:
     message: str
 
 
+def report(faults: Iterable[Fault], where: Where) -> bool:
+    """Refuse the file for its faults; return whether there are any."""
+    found = list(faults)
+    for fault in found:
+        where.fatal(fault.at, IssueReason.WRONG_TYPE, fault.message)
+    return bool(found)
+
+
+def faults_of_bundle(root: Table) -> Iterator[Fault]:
+    """Yield the faults of a bundle's manifest, of what says how it is started."""
+    config = ["server", "mcp_config"]
+    for path in (config, [*config, "platform_overrides"], ["user_config"]):
+        node, name = find(root, path), path[-1]
+        if node is None or (isinstance(node, Leaf) and node.value is None):
+            continue
+        if not isinstance(node, Table):
+            yield Fault(node.at, f"{quoted(name)} must be a mapping.")
+        elif path != config:
+            for entry in node.entries:
+                if not isinstance(entry.value, Table):
+                    yield Fault(entry.at, f"{quoted(f'{name}.{entry.name}')} must be a mapping.")
+                for switch in entry.members:
+                    if switch.name in ("required", "sensitive") and not _is_switch(switch.value):
+                        message = f"{quoted(switch.name)} must be true or false."
+                        yield Fault(switch.value.at, message)
+
+
 def faults_of(way: Tree) -> Iterator[Fault]:
-    """Yield the faults of a package or of an address, in the order of the file."""
+    """Yield the faults of a package or of an address of a `server.json`."""
     for entry in way.entries if isinstance(way, Table) else ():
         key, value = folded(entry.name), entry.value
         shape = _SHAPES.get(key)
