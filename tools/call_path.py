@@ -26,6 +26,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from leaseway.control_plane import app as control_plane
+from leaseway.control_plane.config.layers.sources import Source
 from leaseway.data_plane import app as worker
 from leaseway.sdk import AsyncClient
 from leaseway.wire.channels.endpoint import Endpoint, parse_endpoints
@@ -147,7 +148,9 @@ async def system(config: Path) -> AsyncIterator[str]:
     planes = [
         loop.create_task(
             control_plane.run(
-                control_plane.ControlPlaneOptions(config, LOOPBACK, expect_workers=1),
+                control_plane.ControlPlaneOptions(
+                    (Source("native", config),), LOOPBACK, expect_workers=1
+                ),
                 ready=listening.set_result,
             )
         )

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.control_plane.app import ControlPlaneOptions, run
+from leaseway.control_plane.config.layers.sources import Source
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.wire.channels.endpoint import Endpoint
@@ -34,7 +35,8 @@ async def test_a_fault_in_what_follows_credentials_ends_nothing_else(tmp_path: P
     config = tmp_path / "mcp.yaml"
     config.write_text("version: 1\nservers: {}\n")
     authenticator = FaultyAuthenticator()
-    options = ControlPlaneOptions(config, Endpoint("127.0.0.1", 0), authenticator=authenticator)
+    sources = (Source("native", config),)
+    options = ControlPlaneOptions(sources, Endpoint("127.0.0.1", 0), authenticator=authenticator)
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(run(options, ready=bound.set_result))
     try:

@@ -78,7 +78,7 @@ async def test_a_slow_parse_does_not_block_the_loop_and_changes_stay_in_order(
 
     monkeypatch.setattr(config_feed, "parse_contents", slowly)
     plane = Plane(epoch=1)
-    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    following = asyncio.create_task(config_feed.follow_config(plane, [Source("native", path)]))
     async with asyncio.timeout(BOUND):
         assert await asyncio.to_thread(going_on.wait, 60)  # the loop is free meanwhile
         newest = GOOD.replace("a:", "b:")
@@ -121,7 +121,9 @@ async def test_a_slowly_written_file_removes_no_server(
     monkeypatch.setattr(config_feed, "MAX_REMOVAL_DELAY", BOUND)
     plane = Plane(epoch=1)
     following = asyncio.create_task(
-        config_feed.follow_config(plane, path, lambda _, parsed: taken.append(parsed.declared))
+        config_feed.follow_config(
+            plane, [Source("native", path)], lambda _, parsed: taken.append(parsed.declared)
+        )
     )
     whole = BOTH.replace("command: x}}", "command: y}}")
     async with asyncio.timeout(BOUND):
@@ -146,7 +148,7 @@ async def test_servers_missing_in_a_file_are_removed_after_a_delay(
     monkeypatch.setattr(config_feed, "REMOVAL_DELAY", 0.2)
     monkeypatch.setattr(config_feed, "MAX_REMOVAL_DELAY", longest)
     plane = Plane(epoch=1)
-    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    following = asyncio.create_task(config_feed.follow_config(plane, [Source("native", path)]))
     async with asyncio.timeout(BOUND):
         for text, ids in [(BOTH, ["a", "b"]), (GOOD, ["a"])]:
             swap(path, text)
@@ -209,7 +211,7 @@ async def test_a_document_that_changes_while_the_configuration_is_read_is_read_a
     write("older")
     plane = Plane(epoch=1)
     names: list[str] = []
-    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    following = asyncio.create_task(config_feed.follow_config(plane, [Source("native", path)]))
     async with asyncio.timeout(BOUND):
         while names != ["newer"]:
             await plane.wait_for_change(1)
@@ -244,7 +246,7 @@ async def test_a_web_server_that_hangs_holds_back_neither_other_servers_nor_its_
     path = tmp_path / "mcp.yaml"
     path.write_text(GOOD.replace("}}", f"}}, {api}}}"))
     plane = Plane(epoch=1)
-    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    following = asyncio.create_task(config_feed.follow_config(plane, [Source("native", path)]))
 
     async def until(*servers: str) -> None:
         while set(plane.state.servers.desired or {}) != {VariantKey(server) for server in servers}:

@@ -90,7 +90,7 @@ class ControlPlaneOptions:
             is in memory.
     """
 
-    config: Path | tuple[Source, ...]
+    config: tuple[Source, ...]
     listen: Endpoint
     key: str | None = None
     authenticator: Authenticator | None = field(default=None, compare=False)
@@ -317,9 +317,8 @@ async def _candidate(lease: LeaderLease, me: str) -> AsyncIterator[Elector]:
         yield Elector(held, me, lease.duration)
 
 
-def _namespace(config: Path | tuple[Source, ...]) -> str:
+def _namespace(sources: tuple[Source, ...]) -> str:
     """Return the Kubernetes namespace among the sources, or an empty text."""
-    sources = () if isinstance(config, Path) else config
     return next((source.namespace for source in sources if source.namespace), "")
 
 

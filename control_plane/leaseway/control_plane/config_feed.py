@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leaseway.control_plane.config.kubernetes.resources import resource_path
-from leaseway.control_plane.config.layers.sources import Source, parse_sources
+from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.openapi.documents import DOCUMENTS
 from leaseway.control_plane.config.schema.issues import (
@@ -46,17 +46,16 @@ MAX_REMOVAL_DELAY: Final = 5 * REMOVAL_DELAY
 
 
 async def follow_config(
-    plane: Plane, config: Path | Sequence[Source], on_loaded: OnLoaded | None = None
+    plane: Plane, sources: Sequence[Source], on_loaded: OnLoaded | None = None
 ) -> None:
     """Apply each change of the configuration to a plane, until cancelled.
 
     One change is applied before the next is read; changes that arrive meanwhile are merged.
 
     Args:
-        config: One file, or the files of all layers.
+        sources: The files of all layers.
         on_loaded: Called for each parsed configuration, including broken ones.
     """
-    sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
     followed = _FollowedFiles()
     DOCUMENTS.fetch_in_background()

@@ -18,6 +18,7 @@ from tests.conftest import BOUND
 from leaseway.cli.errors import os_failure
 from leaseway.cli.options.store import StoreOptions
 from leaseway.control_plane import app as control_plane_app
+from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.store.references import DsnReference
 from leaseway.data_plane import app as worker_app
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
@@ -58,8 +59,16 @@ def test_a_control_plane_gets_its_options_and_prints_its_address(run: Run, plane
     )
     assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
     assert plane.options == control_plane_app.ControlPlaneOptions(
-        config=Path("x.yaml"), listen=Endpoint("127.0.0.1", 0), key=None, expect_workers=2
+        config=(Source("native", Path("x.yaml")),),
+        listen=Endpoint("127.0.0.1", 0),
+        key=None,
+        expect_workers=2,
     )
+
+
+def test_a_control_plane_of_one_file_gets_the_prefix_of_its_tools(run: Run, plane: _Plane) -> None:
+    assert run("control-plane", "--config", "mcp.json", "--prefix", "none").exit_code == 0
+    assert plane.options.config == (Source("native", Path("mcp.json"), bare=True),)
 
 
 @pytest.mark.parametrize(

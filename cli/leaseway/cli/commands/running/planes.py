@@ -143,7 +143,6 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
         from leaseway.telemetry.prometheus_http import MetricsListener
 
     sources = sources_of(config.words, config.prefix)
-    is_single_file = len(sources) == 1 and sources[0].kind == "native"
     with (
         listening_at(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
         listening_at(
@@ -151,7 +150,7 @@ def control_plane(  # noqa: PLR0913 - each is an option of the command
         ) as console_listener,
     ):
         options = ControlPlaneOptions(
-            config=sources[0].path if is_single_file else sources,
+            config=sources,
             listen=listen,
             key=credentials.key,
             authenticator=credentials.authenticator,
