@@ -286,6 +286,25 @@ async def test_log_level_and_subscriptions_move_to_another_front(fake: FakeLease
             await client.send("resources/unsubscribe", {"uri": "note://a"}, session)
 
 
+async def test_a_request_that_opens_a_session_undoes_nothing_of_one_beside_it(
+    fake: FakeLeaseway,
+) -> None:
+    async with front(fake) as first, front(fake) as other:
+        live = first.create("", "2025-11-25", {})
+        live.log_level = "warning"
+        await first.save(live)
+
+        async def set_level() -> None:
+            moved = await other.open(live.id, "")
+            assert moved is not None
+            assert moved.log_level == "warning"
+            moved.log_level = "debug"
+
+        _, beside = await asyncio.gather(set_level(), other.open(live.id, ""))
+        assert beside is not None
+        assert beside.log_level == "debug"
+
+
 async def test_a_restarted_control_plane_is_told_the_states_of_sessions_again(
     fake: FakeLeaseway,
 ) -> None:

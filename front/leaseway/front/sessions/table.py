@@ -328,8 +328,10 @@ class SessionTable:
                 return None
             others = self._placed_keys(sealed)
             state = await self._ends.ask(sealed.key, *others)
+            # Another request may have opened it meanwhile, and changed what is recorded of it.
+            is_open = session_id in self._live
             live = self.find(session_id, scope) if state is not None else None
-            if live is not None and state:
+            if live is not None and state and not is_open:
                 live.restore(state)
             if live is not None and not live.is_handle:
                 await self._see(live)
