@@ -283,7 +283,7 @@ def test_output_of_client_commands_has_no_control_characters(
 
 def test_the_screen_of_top_has_no_control_characters() -> None:
     view = TrafficView("calls", 1.0, 1, 10)
-    view._before = view._after = poisoned(observe.TrafficReport)
+    view._take(poisoned(observe.TrafficReport))
     screen = io.StringIO()
     Console(file=screen, width=400, color_system=None).print(view._render())
     text = screen.getvalue()

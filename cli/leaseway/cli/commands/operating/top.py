@@ -7,9 +7,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -36,6 +36,8 @@ _KEYS: Final = {
 }
 _QUIT: Final = "q"
 _MAX_KEYS: Final = 64
+_FORGET: Final = 3_600.0
+"""Seconds for which the counts of a worker that is not heard are kept."""
 _HEADERS: Final = (
     "SERVER",
     "CALLS/S",
@@ -64,59 +66,74 @@ class Row:
     oldest_wait: float | None = None
 
 
-def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) -> list[Row]:
-    """Return a row for each server, from two polls; the rates of a first poll are 0."""
-    previous = (
-        {(counts.incarnation, counts.server_id): counts for counts in before.traffic}
-        if before
-        else {}
-    )
-    elapsed = after.time - before.time if before else 0.0
-    by_server: dict[str, list[tuple[int, int, int, int, tuple[int, ...]]]] = {}
-    loads: dict[str, list[TrafficInfo]] = {}
-    for now in after.traffic:
-        old = previous.get((now.incarnation, now.server_id))
-        is_new = before is not None and old is None  # its first call was since the previous poll
-        calls = now.calls - (old.calls if old else 0) if old or is_new else 0
-        failed = now.failed - (old.failed if old else 0) if old or is_new else 0
-        buckets = now.buckets
-        if old is not None:
-            buckets = tuple(a - b for a, b in zip(now.buckets, old.buckets, strict=True))
-        elif not is_new:
-            buckets = ()
-        loads.setdefault(now.server_id, []).append(now)
-        by_server.setdefault(now.server_id, []).append(
-            (calls, failed, now.calls, now.failed, buckets)
+class _Part(NamedTuple):
+    """What one worker adds to the row of a server: its counts, and what is new of them."""
+
+    counts: TrafficInfo
+    calls: float
+    errors: float
+    buckets: Sequence[int]
+
+
+class Rates:
+    """Turns counts since the start of the workers into rates.
+
+    Whoever is missing in a poll, such as a worker that does not answer in time, goes on from what
+    it reported before: its counts are not new when they are back.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, TrafficInfo]] = {}
+        self._last: TrafficReport | None = None
+
+    def rows(self, report: TrafficReport) -> list[Row]:
+        """Return a row for each server of a new poll; the rates of a first poll are 0."""
+        by_server: dict[str, list[_Part]] = {}
+        for counts in report.traffic:
+            by_server.setdefault(counts.server_id, []).append(self._part(counts, report.time))
+        self._seen |= {
+            (counts.incarnation, counts.server_id): (report.time, counts)
+            for counts in report.traffic
+        }
+        self._seen = {
+            key: seen for key, seen in self._seen.items() if abs(report.time - seen[0]) < _FORGET
+        }
+        self._last = report
+        return [_row(server, parts) for server, parts in by_server.items()]
+
+    def _part(self, counts: TrafficInfo, now: float) -> _Part:
+        since, old = self._seen.get((counts.incarnation, counts.server_id), (None, None))
+        if old is not None and old.calls > counts.calls:
+            old = None  # the worker has forgotten a removed server, and counts it anew
+        elif since is None and self._last and counts.worker not in self._last.silent_workers:
+            since = self._last.time  # the first call was since then
+        if since is None:
+            return _Part(counts, 0.0, 0.0, ())
+        rate = 1 / (now - since) if now > since else 0.0
+        if old is None:
+            return _Part(counts, counts.calls * rate, counts.failed * rate, counts.buckets)
+        return _Part(
+            counts,
+            (counts.calls - old.calls) * rate,
+            (counts.failed - old.failed) * rate,
+            [new - known for new, known in zip(counts.buckets, old.buckets, strict=True)],
         )
-    rows = [
-        replace(_row(server, parts, elapsed), **_load(loads[server]))
-        for server, parts in by_server.items()
-    ]
-    return sorted(rows, key=partial(_order, sort=sort))
 
 
-def _load(parts: Sequence[TrafficInfo]) -> dict[str, Any]:
-    waits = [part.oldest_wait for part in parts if part.oldest_wait is not None]
-    return {
-        "in_flight": sum(part.in_flight for part in parts),
-        "waiting": sum(part.waiting for part in parts),
-        "oldest_wait": max(waits, default=None),
-    }
-
-
-def _row(
-    server: str, parts: Sequence[tuple[int, int, int, int, tuple[int, ...]]], elapsed: float
-) -> Row:
-    buckets = [sum(column) for column in zip(*(p[4] for p in parts if p[4]), strict=True)]
-    rate = 1 / elapsed if elapsed > 0 else 0.0
+def _row(server: str, parts: Sequence[_Part]) -> Row:
+    buckets = [sum(column) for column in zip(*(p.buckets for p in parts if p.buckets), strict=True)]
+    waits = [wait for part in parts if (wait := part.counts.oldest_wait) is not None]
     return Row(
         server=server,
-        calls=sum(part[0] for part in parts) * rate,
-        errors=sum(part[1] for part in parts) * rate,
+        calls=sum(part.calls for part in parts),
+        errors=sum(part.errors for part in parts),
         p50=_quantile(buckets, 0.5),
         p95=_quantile(buckets, 0.95),
-        total=sum(part[2] for part in parts),
-        failed=sum(part[3] for part in parts),
+        total=sum(part.counts.calls for part in parts),
+        failed=sum(part.counts.failed for part in parts),
+        in_flight=sum(part.counts.in_flight for part in parts),
+        waiting=sum(part.counts.waiting for part in parts),
+        oldest_wait=max(waits, default=None),
     )
 
 
@@ -184,8 +201,9 @@ class TrafficView:
         self._every = every
         self._count = count
         self._limit = limit
-        self._before: TrafficReport | None = None
-        self._after: TrafficReport | None = None
+        self._rates = Rates()
+        self._rows: list[Row] = []
+        self._silent: Sequence[str] = ()
         self._is_reachable = True
         self._pressed = asyncio.Event()
         self._is_done = False
@@ -209,7 +227,7 @@ class TrafficView:
         from leaseway.sdk.operators.observe import fetch_traffic
 
         remaining = self._count
-        self._after = await fetch_traffic(client)
+        self._take(await fetch_traffic(client))
         while not self._is_done and remaining != 0:
             await self._pause(show)
             try:
@@ -218,7 +236,7 @@ class TrafficView:
                 self._is_reachable = False
             else:
                 self._is_reachable = True
-                self._before, self._after = self._after, report
+                self._take(report)
             show()
             remaining = None if remaining is None else remaining - 1
 
@@ -239,13 +257,14 @@ class TrafficView:
         self._sort = _KEYS.get(key, self._sort)
         self._pressed.set()
 
-    def _rows(self) -> list[Row]:
-        if self._after is None:
-            return []
-        return rows_between(self._before, self._after, self._sort)[: self._limit]
+    def _take(self, report: TrafficReport) -> None:
+        self._rows, self._silent = self._rates.rows(report), report.silent_workers
+
+    def _shown(self) -> list[Row]:
+        return sorted(self._rows, key=partial(_order, sort=self._sort))[: self._limit]
 
     def _print(self) -> None:
-        print_table(_HEADERS, list(_cells(self._rows())), "No calls yet.")
+        print_table(_HEADERS, list(_cells(self._shown())), "No calls yet.")
 
     def _render(self) -> RenderableType:
         from rich.box import SIMPLE_HEAD
@@ -255,12 +274,12 @@ class TrafficView:
         title = f"calls by server, sorted by {self._sort}   (c e p t w s sort, q ends)"
         if not self._is_reachable:
             title = "The control plane is unreachable; waiting for it."
-        elif self._after is not None and self._after.silent_workers:
-            title += f"   no response from {', '.join(self._after.silent_workers)}"
+        elif self._silent:
+            title += f"   no response from {', '.join(self._silent)}"
         table = Table(title=Text(visible(title)), box=SIMPLE_HEAD, title_justify="left")
         for index, header in enumerate(_HEADERS):
             table.add_column(header, justify="right" if index else "left")
-        for row in _cells(self._rows()):
+        for row in _cells(self._shown()):
             table.add_row(*(Text(visible(cell)) for cell in row))
         return table
 
