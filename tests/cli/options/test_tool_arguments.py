@@ -135,6 +135,34 @@ def test_a_value_stays_a_string_if_the_schema_has_a_string() -> None:
     assert fitted == {"zip": "01234", "id": "7", "flag": "true", "n": 7, "any": 7, "unknown": 7}
 
 
+NULLABLE: dict[str, object] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("definition", "word", "value"),
+    [
+        (NULLABLE, "7", "7"),
+        (NULLABLE, "true", "true"),
+        (NULLABLE, '"7"', '"7"'),
+        (NULLABLE, "null", None),
+        ({"type": ["string", "null"]}, "7", "7"),
+        ({"oneOf": [{"anyOf": [{"type": "string"}]}, {"type": "array"}]}, "7", "7"),
+        ({"oneOf": [{"anyOf": [{"type": "string"}]}, {"type": "array"}]}, "[7]", [7]),
+        ({"type": ["string", "integer"]}, "7", 7),
+        ({"type": ["string", "number"]}, "7", 7),
+        ({"type": ["string", "integer"]}, "7.5", "7.5"),
+        ({"type": ["string", "boolean"]}, "7", "7"),
+        ({"type": ["string", "boolean"]}, "true", True),
+        ({"type": [{}, 5], "anyOf": 3}, "7", 7),
+    ],
+)
+def test_a_value_is_a_string_if_it_may_be_one_and_not_what_it_looks_like(
+    definition: dict[str, object], word: str, value: object
+) -> None:
+    words, schema = [f"id={word}"], {"properties": {"id": definition}}
+    assert keep_texts(words, parse_arguments(words), schema) == {"id": value}
+
+
 @pytest.mark.parametrize("schema", [{}, {"properties": None}, {"properties": []}])
 def test_a_schema_without_properties_changes_no_value(schema: dict[str, object]) -> None:
     assert keep_texts(["k=7"], {"k": 7}, schema) == {"k": 7}

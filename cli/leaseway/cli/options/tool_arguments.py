@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from leaseway.wire.messages import portable_json
 
+_MAX_CHOICES: Final = 8
+"""How deep the choices of a property's schema are read."""
+
 
 def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
     """Return a tool call's arguments.
@@ -43,7 +46,9 @@ def keep_texts(
 ) -> dict[str, Any]:
     """Return `key=value` arguments with texts for the properties that are strings.
 
-    If a property's type is string, `zip=01234` stays "01234" and `userId=7` becomes "7".
+    If a property's type is string, `zip=01234` stays "01234" and `userId=7` becomes "7". So it does
+    if the property may also be null, as an optional one of many servers; if it may be a number,
+    7 remains one.
 
     Args:
         words: The `key=value` words.
@@ -55,11 +60,42 @@ def keep_texts(
         return dict(values)
     texts = {key: text for key, _, text in (word.partition("=") for word in _utf8(words))}
 
-    def is_string(key: str) -> bool:
-        definition = properties.get(key)
-        return isinstance(definition, Mapping) and definition.get("type") == "string"
+    def is_text(key: str, value: Any) -> bool:
+        types = _types(properties.get(key))
+        return "string" in types and (isinstance(value, str) or not _types_of(value) & types)
 
-    return {key: texts[key] if is_string(key) else value for key, value in values.items()}
+    return {key: texts[key] if is_text(key, value) else value for key, value in values.items()}
+
+
+def _types(definition: object, depth: int = 0) -> set[str]:
+    """Return the types that a schema names for a value, itself or in its choices."""
+    if not isinstance(definition, Mapping) or depth > _MAX_CHOICES:
+        return set()
+    named = definition.get("type")
+    names = named if isinstance(named, list) else [named]
+    found = {name for name in names if isinstance(name, str)}
+    for keyword in ("anyOf", "oneOf"):
+        choices = definition.get(keyword)
+        for choice in choices if isinstance(choices, list) else ():
+            found |= _types(choice, depth + 1)
+    return found
+
+
+def _types_of(value: object) -> set[str]:
+    """Return the types of JSON Schema that a value is of, other than a text."""
+    match value:
+        case None:
+            return {"null"}
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"integer", "number"} if value.is_integer() else {"number"}
+        case list():
+            return {"array"}
+        case _:
+            return {"object"}
 
 
 def parse_texts(words: Sequence[str]) -> dict[str, str]:
