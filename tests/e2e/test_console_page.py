@@ -280,17 +280,17 @@ async def test_a_tool_is_called_with_the_values_of_its_form(page: Page, tmp_path
         await page.until("document.body.innerText.includes('Everything works')")
         await _open_view(page, system.console, "tool/fill/")
         await page.until("document.querySelectorAll('form.try label').length === 4")
-        await page.run(_fill_form(["ann", "", "", "no JSON"]))
-        await page.run("document.querySelector('form.try button').click()")
-        await page.until(
-            "document.querySelector('.try .failure')?.innerText === 'parts is not JSON.'"
-        )
-        await page.run(_fill_form(["ann", "", "9007199254740993", ""]))
-        await page.run("document.querySelector('form.try button').click()")
-        await page.until(
-            "document.querySelector('.try .failure')?.innerText.startsWith('count has more digits')"
-        )
-        await page.run(_fill_form(["ann", "may be null", "3", '["a"]']))
+        for count, parts, refusal in (  # each says something else than the one before
+            ("", '[{"id": 9007199254740993}]', "parts has more digits"),
+            ("", "no JSON", "parts is not JSON."),
+            ("", "[1e400]", "parts has more digits"),
+            ("9007199254740993", "", "count has more digits"),
+        ):
+            await page.run(_fill_form(["ann", "", count, parts]))
+            await page.run("document.querySelector('form.try button').click()")
+            shown = "document.querySelector('.try .failure')?.innerText"
+            await page.until(f"{shown}?.startsWith({json.dumps(refusal)})")
+        await page.run(_fill_form(["ann", "may be null", "3", '["a 9007199254740993"]']))
         await page.run("document.querySelector('form.try button').click()")
         await page.until("document.body.innerText.includes('Done in')")
         sent = await page.run("document.querySelector('form.try pre').innerText")
@@ -298,7 +298,7 @@ async def test_a_tool_is_called_with_the_values_of_its_form(page: Page, tmp_path
             "name": "ann",
             "note": "may be null",
             "count": 3,
-            "parts": ["a"],
+            "parts": ["a 9007199254740993"],
         }
         assert page.complaints == []
 

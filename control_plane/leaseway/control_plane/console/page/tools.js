@@ -131,7 +131,6 @@ function gather(fields, values) {
   return args;
 }
 
-
 function parsed(name, text) {
   let value;
   try {
@@ -139,10 +138,19 @@ function parsed(name, text) {
   } catch {
     throw new Error(`${name} is not JSON.`);
   }
-  // JavaScript has rounded it: the tool would get another number.
-  if (typeof value === "number" && /^\s*-?\d+\s*$/.test(text) && !Number.isSafeInteger(value))
+  if (numbersIn(text).some(isChanged))
     throw new Error(`${name} has more digits than this page can send. Use the command line: leaseway call`);
   return value;
+}
+
+function numbersIn(json) {
+  return json.replace(/"(?:\\.|[^"\\])*"/g, "").match(/-?\d[\d.eE+-]*/g) ?? [];
+}
+
+// JavaScript rounds long integers and knows no larger numbers than doubles: the tool would get another one.
+function isChanged(digits) {
+  const value = Number(digits);
+  return /^-?\d+$/.test(digits) ? !Number.isSafeInteger(value) : !Number.isFinite(value);
 }
 
 function Answer({ answer }) {
