@@ -21,9 +21,10 @@ URI = "note:a"
 class _Updates:
     """Updates of a resource, whose server does not confirm that it sends them until it may."""
 
-    def __init__(self, begun: asyncio.Event, may_confirm: asyncio.Event) -> None:
-        self._begun = begun
-        self._may_confirm = may_confirm
+    def __init__(self, sdk: _Sdk) -> None:
+        self._begun = sdk.begun
+        self._may_confirm = sdk.may_confirm
+        self._end = sdk.end
 
     async def __aenter__(self) -> _Updates:
         self._begun.set()
@@ -42,18 +43,19 @@ class _Updates:
         return self
 
     async def __anext__(self) -> str:
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return await never
+        await self._end.wait()
+        raise StopAsyncIteration
 
 
 class _Sdk:
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.may_confirm = asyncio.Event()
+        self.end = asyncio.Event()
 
     def subscribe_resource(self, uri: str, *, server: str | None) -> _Updates:
         assert (uri, server) == (URI, "notes")
-        return _Updates(self.begun, self.may_confirm)
+        return _Updates(self)
 
 
 @pytest.fixture(autouse=True)
@@ -102,4 +104,24 @@ async def test_a_subscription_that_was_given_up_does_not_end_the_next_one() -> N
             await first
         sdk.may_confirm.set()
         await asyncio.gather(second, unsubscribing)
+        await live.stop()
+
+
+async def test_a_subscription_that_has_ended_begins_again_also_at_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_session, "MAX_SUBSCRIPTIONS", 1)
+    sdk = _Sdk()
+    sdk.may_confirm.set()
+    live = session(sdk)
+    async with asyncio.timeout(BOUND):
+        await subscribe(live)
+        sdk.end.set()
+        while not live._subscriptions[URI].has_ended:
+            await asyncio.sleep(0)
+        sdk.end.clear()
+        await subscribe(live)
+        other = live.subscribe("note:b", live.sdk, ServerResource("note:b", "notes"))
+        with pytest.raises(JsonRpcError, match="at most 1 subscriptions"):
+            await other
         await live.stop()

@@ -432,7 +432,7 @@ class LiveSession:
         """
         subscription = self._subscriptions.get(uri)
         if subscription is None or subscription.has_ended:
-            if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+            if uri not in self._subscriptions and len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
                 raise JsonRpcError(
                     INVALID_PARAMS,
                     f"A session has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
