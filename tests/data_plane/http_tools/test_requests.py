@@ -364,7 +364,29 @@ def test_a_body_may_be_one_parameter() -> None:
     assert request(tool(text, body="text"), text="ä").body == "ä".encode()
 
 
-@pytest.mark.parametrize("text", ["not base64!", "data:text/plain;base64", "data:;base64,!"])
+@pytest.mark.parametrize("begin", ["", "data:image/png;base64,"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_file_may_be_base64_in_lines(begin: str, end: str) -> None:
+    called = tool(parameter("data", "body", is_body=True), body="binary")
+    for size in (0, 1, 57, 58, 114, 200):
+        content = bytes(range(size))
+        lines = base64.encodebytes(content).decode().replace("\n", end)
+        assert request(called, data=f"{begin}{lines}").body == content
+        assert request(called, data=f"{begin}{lines.rstrip()}").body == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not base64!",
+        "data:text/plain;base64",
+        "data:;base64,!",
+        "text in some words",
+        "words\nin\nlines",
+        "four\nandtwelve345",
+        "abcd\nab\nabcd",
+    ],
+)
 def test_what_is_no_file_is_rejected(text: str) -> None:
     called = tool(parameter("data", "body", is_body=True), body="binary")
     with pytest.raises(Fault, match="data is neither base64, a data: URL nor an artifact"):

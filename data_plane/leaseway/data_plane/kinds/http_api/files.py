@@ -59,7 +59,7 @@ def file_of(text: str) -> File:
         ValueError: It is neither.
     """
     if text[: len(_DATA_URL)].lower() != _DATA_URL:
-        return File(base64.b64decode(text, validate=True))
+        return File(_decoded(text.encode()))
     header, comma, data = text[len(_DATA_URL) :].partition(",")
     if not comma:
         raise ValueError
@@ -68,8 +68,25 @@ def file_of(text: str) -> File:
     names = (_usable_name(value) for key, _, value in pairs if key.lower() in _NAMES)
     content = unquote_to_bytes(data)
     if parameters and parameters[-1].lower() == "base64":
-        content = base64.b64decode(content, validate=True)
+        content = _decoded(content)
     return File(content, kind if is_media_type(kind) else "", next(names, ""))
+
+
+def _decoded(text: bytes) -> bytes:
+    """Return the bytes of base64, also in lines, as `base64` and mail programs write it.
+
+    Other white space shows that a text is none: without its spaces, many a sentence would be.
+
+    Raises:
+        ValueError: It is no base64.
+    """
+    text = text.rstrip(b"\r\n")
+    if b"\n" in text:
+        *whole, last = text.replace(b"\r\n", b"\n").split(b"\n")
+        width = len(whole[0])
+        if width % 4 == 0 and len(last) <= width and all(len(line) == width for line in whole):
+            text = b"".join((*whole, last))
+    return base64.b64decode(text, validate=True)
 
 
 def _usable_name(written: str) -> str:
