@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.vault.file import rotate_vault, set_secret
+from leaseway.vault.file import read_vault, rotate_vault, set_secret
 from leaseway.vault.key import VaultError, VaultPlace
 from leaseway.vault.logins import Login, LoginKey, LoginStore
 
@@ -94,6 +94,22 @@ def test_a_rotation_of_the_key_keeps_the_logins(place: VaultPlace) -> None:
         store.read(KEY)
     newest = replace(place, passphrase="a newer key of enough characters")
     assert LoginStore(newest).read(KEY) == ALICE
+
+
+def test_a_rotation_that_cannot_read_a_login_changes_nothing(place: VaultPlace) -> None:
+    store = LoginStore(place)
+    store.write(ALICE)
+    set_secret(place, "a", "1")
+    unsafe = place.logins / "a.0.login"
+    unsafe.write_bytes(b"")
+    unsafe.chmod(0o644)
+    new = "a new key of enough characters"
+    with pytest.raises(VaultError, match=r"a\.0\.login"):
+        rotate_vault(place, new, None)
+    assert read_vault(place)["a"].value == "1"
+    unsafe.chmod(0o600)  # no key opens it, which costs only itself
+    rotate_vault(place, new, None)
+    assert LoginStore(replace(place, passphrase=new)).read(KEY) == ALICE
 
 
 def test_only_one_process_requests_a_token(place: VaultPlace) -> None:

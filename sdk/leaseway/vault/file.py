@@ -131,6 +131,28 @@ def remove_secret(place: VaultPlace, name: str) -> None:
     update_secrets(place, change)
 
 
+def check_opens(place: VaultPlace) -> None:
+    """Check that a vault opens with its key, or if there is none, a login beside it.
+
+    Raises:
+        VaultError: Nothing does, or there is nothing.
+    """
+    places = [place, *(replace(place, path=path) for path in _login_files(place))]
+    contents = [(found, content) for found in places if (content := _read_file(found.path))]
+    if not contents:
+        raise VaultError(f"There is no vault {place.path}; nothing to rotate.")
+    keys = read_keys(place)
+    for at, (found, content) in enumerate(contents, start=1):
+        try:
+            _open(content, keys, found)
+        except VaultError:
+            # A login that no key opens is of no use; a vault that it does not open is another's.
+            if found == place or at == len(contents):
+                raise
+        else:
+            return
+
+
 def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
     """Encrypt a vault, and the logins beside it, with a new key.
 
@@ -144,10 +166,8 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
     """
     check_key(key, "the new key")
     with _locked(place):
-        content = _read_file(place.path)
-        logins = sorted(place.logins.glob(f"*{LOGIN_SUFFIX}"))
-        if content is None and not logins:
-            raise VaultError(f"There is no vault {place.path}; nothing to rotate.")
+        check_opens(place)
+        content, logins = _read_file(place.path), _login_files(place)
         keys = read_keys(place)
         entries = None if content is None else _open(content, keys, place)
         if key_file is not None:
@@ -158,6 +178,10 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
             _rotate_login(replace(place, path=path), keys, key)
         if key_file is not None:
             write_keys(key_file, (key,))
+
+
+def _login_files(place: VaultPlace) -> list[Path]:
+    return sorted(place.logins.glob(f"*{LOGIN_SUFFIX}"))
 
 
 def _rotate_login(place: VaultPlace, keys: Sequence[str], key: str) -> None:

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.vaults import QUICK_SCRYPT
 from leaseway.vault import file as vault
 from leaseway.vault.file import MAX_VALUE, read_vault
 from leaseway.vault.key import VaultPlace
+from leaseway.vault.logins import Login, LoginKey, LoginStore
 
 Run = Callable[..., Result]
 KEY = "a key of more than sixteen characters"
@@ -150,6 +152,25 @@ def test_rotating_to_a_new_key_file_creates_it(run: Run, place: VaultPlace, tmp_
     assert done.exit_code == 0, done.output
     assert new.stat().st_mode & 0o777 == 0o600
     assert run("vault", "list", "--vault-key-file", str(new)).exit_code == 0
+
+
+def test_rotating_needs_no_secret_if_somebody_is_logged_in(
+    run: Run, place: VaultPlace, tmp_path: Path
+) -> None:
+    login, new = Login(LoginKey("mail", "https://h"), access_token="t"), tmp_path / "new.key"
+    LoginStore(place).write(login)
+    old_key = place.key_file.read_text()
+    done = run("vault", "rotate")
+    assert done.exit_code == 0, done.output
+    assert old_key.strip() not in place.key_file.read_text()
+    assert LoginStore(place).read(login.key) == login
+    wrong = {"LEASEWAY_VAULT_KEY": KEY}
+    refused = run("vault", "rotate", "--new-key-file", str(new), env=wrong)
+    assert refused.exit_code == 1
+    assert "does not open" in refused.stderr
+    assert not new.exists()
+    assert run("vault", "rotate", "--new-key-file", str(new)).exit_code == 0
+    assert LoginStore(replace(place, key_file=new)).read(login.key) == login
 
 
 def test_a_failed_rotation_creates_no_key(run: Run, place: VaultPlace, tmp_path: Path) -> None:

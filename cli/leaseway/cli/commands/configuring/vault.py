@@ -17,6 +17,7 @@ from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.vault.file import (
     MAX_VALUE,
     check_name,
+    check_opens,
     check_value,
     read_vault,
     remove_secret,
@@ -126,12 +127,10 @@ def rotate(new_key_file: Path | None, vault: VaultPlace) -> None:
 
 def _rotate(place: VaultPlace, given: str | None, new_file: Path | None) -> str:
     """Rotate the key, and return a message for the user."""
-    if not place.path.exists():
-        raise VaultError(f"There is no vault {place.path} to rotate.")
     if new_file is not None:
         keys = read_keys(replace(place, key_file=new_file, passphrase=None))
         if not keys:
-            read_vault(place)  # raises if the vault does not open, before a key is written
+            check_opens(place)  # before a key is written
             keys = (new_key(),)
             write_keys(new_file, keys)
         rotate_vault(place, keys[0], None)
