@@ -41,8 +41,8 @@ def _has_threads() -> bool:
 def _leave(status: int) -> None:
     """Exit without waiting for threads, or taking the interpreter apart.
 
-    Its threads that still run then abort the process before Python 3.14, if they are not Python's
-    own but use it: those of the audit's object stores do, for a moment after each request.
+    Threads that still run then abort the process before Python 3.14, if they are not Python's own
+    but use it: those of the audit's object stores do, for a moment after each request.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - nothing public runs them
     for stream in (sys.stdout, sys.stderr):

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,22 @@ async def test_a_file_held_by_another_process_is_unavailable_until_it_is_free(
     holder.execute("ROLLBACK")
     holder.close()
     await store.write(epoch, [Put(ROOM, "a", b"1")])
+    await store.close()
+
+
+async def test_a_store_without_a_thread_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = SqliteStore(tmp_path, exclusive=True)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(StoreUnavailable, match="No thread can be started for the store"):
+        await store.read(ROOM)
+    await store.close()
+    monkeypatch.undo()
+    assert not await store.read(ROOM)
     await store.close()
 
 

@@ -87,7 +87,7 @@ class SqliteStore:
         self._schema = schema
         self._mounts = mounts
         self._thread = DaemonThreads(1)  # a disk that hangs keeps no process from its end
-        # Used only on that thread.
+        # Used only there, by one thread at a time.
         self._connection: sqlite3.Connection | None = None
         self._lock_file = -1
         self._identity: tuple[int, int] | None = None
@@ -110,7 +110,7 @@ class SqliteStore:
         await self._run(partial(_write, epoch=epoch, changes=changes))
 
     async def close(self) -> None:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, RuntimeError):  # without a thread, the process's end closes it
             async with asyncio.timeout(TIMEOUT):
                 await self._thread.run(self._close)
 
@@ -124,13 +124,15 @@ class SqliteStore:
             anew: Whether to open and check the file first, even if it is open.
         """
         try:
-            async with asyncio.timeout(TIMEOUT):
-                return await self._thread.run(self._operate, operation, anew)
+            running = self._thread.submit(partial(self._operate, operation, anew))
         except RuntimeError:
             raise StoreUnavailable(
                 f"No thread can be started for the store {self._path}: raise the limit of"
                 " processes."
             ) from None
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await running
         except TimeoutError:
             raise StoreUnavailable(
                 f"The store {self._path} did not answer within {TIMEOUT:g} s: its disk is slow, or"

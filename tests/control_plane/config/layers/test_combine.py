@@ -13,7 +13,7 @@ from leaseway.spec.kinds.remote import RemotePart
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import VariantKey
 from leaseway.spec.references import Value
-from leaseway.wire.names import nearest
+from leaseway.wire.text.suggestions import alike
 
 SYSTEM = """\
 version: 1
@@ -91,16 +91,26 @@ def test_a_server_that_is_gone_is_compared_once_for_all_tenants(
 ) -> None:
     compared: list[str] = []
 
-    def counted(name: str, known: Collection[str], limit: int) -> list[str]:
+    def counted(name: str, known: Collection[str]) -> list[str]:
         compared.append(name)
-        return nearest(name, known, limit)
+        return alike(name, known)
 
-    monkeypatch.setattr(combine, "nearest", counted)
+    monkeypatch.setattr(combine, "alike", counted)
     text = "version: 1\nservers:\n  wep: {}\n"
     domains = (Layer("domain", f"{name}.yaml", text, name) for name in ("a", "b", "c"))
     parsed = parse_config([Layer("system", "system.yaml", SYSTEM), *domains])
     assert ["Did you mean 'web'?" in issue.message for issue in parsed.issues] == [True] * 3
     assert compared == ["wep"]
+    compared.clear()
+    others = "".join(f"  wep{number}: {{}}\n" for number in range(100))
+    parsed = parse_config(
+        [
+            Layer("system", "system.yaml", SYSTEM),
+            Layer("domain", "a.yaml", f"version: 1\nservers:\n{others}", "a"),
+        ]
+    )
+    assert len(parsed.issues) == 100
+    assert len(compared) == len([i for i in parsed.issues if "Did you mean" in i.message]) == 20
 
 
 VALUES = {

@@ -19,6 +19,7 @@ from leaseway.control_plane.config.formats.client_places import places_of
 from leaseway.control_plane.config.formats.tool_rules import (
     ALLOW,
     DENY,
+    DENY_PARTS,
     FILTERS,
     NotUnderstood,
     folded,
@@ -38,10 +39,6 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 _OPENCODE: Final = ("{}_",)
 _ALL_FORMS: Final = ("mcp__{}__", "mcp_{}_", "{}__", "{}/", "{}.", "{}:", "")
 """How clients write a tool's full name, up to the tool's own; empty: the tool's name alone."""
-_CLAUDE_MODES: Final = (
-    *("allow", "ask", "deny", "additionalDirectories", "defaultMode"),
-    *("disableBypassPermissionsMode", "disableAutoMode"),
-)
 _ACTIONS: Final = ("allow", "ask", "deny")
 """What opencode does with a call, from the mildest to the strictest."""
 _SHOWN: Final = 5
@@ -185,7 +182,9 @@ def _managed(entry: TableEntry) -> frozenset[str] | None:
 
 
 def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
-    _reject_unknown(entry, _CLAUDE_MODES)
+    for member in entry.members:
+        if member.name != "deny" and folded(member.name) in DENY | DENY_PARTS:
+            raise NotUnderstood(member.at, f"{quoted(member.name)} has no meaning here")
     if not isinstance(entry.value, Table) and _value(entry.value) is not None:
         raise NotUnderstood(entry.at, "it is not a mapping")
     for name, asks in (("deny", False), ("ask", True)):

@@ -59,7 +59,7 @@ nothing."""
 _ALLOW_PARTS: Final = frozenset(
     {"include", "included", "allow", "allowed", "enabled", "only", "toolnames", "names"}
 )
-_DENY_PARTS: Final = frozenset(
+DENY_PARTS: Final = frozenset(
     {
         *("exclude", "excluded", "deny", "denied", "block", "blocked", "disabled", "disallowed"),
         "rejected",
@@ -208,7 +208,7 @@ class ToolRules:
         part, value = folded(member.name), member.value
         if isinstance(value, Items) and part in _ALLOW_PARTS | ALLOW:
             self.allowed.append(self._names(value) or [])
-        elif isinstance(value, Items) and part in _DENY_PARTS | DENY:
+        elif isinstance(value, Items) and part in DENY_PARTS | DENY:
             self.denied += self._names(value) or ()
         elif isinstance(value, Table):
             self._add_tool(member)

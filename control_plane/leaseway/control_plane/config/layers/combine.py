@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Final
 
 from leaseway.control_plane.config.layers.denials import asked_message, denied_of, id_of
@@ -51,8 +50,10 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.filters.names import NameFilter, matches
 from leaseway.spec.kinds.table import hidden_spec, part_type
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.names import nearest
+from leaseway.wire.text.suggestions import alike
 
+_MAX_HINTS: Final = 20
+"""Limit of unknown names that are compared with the known ones, of which there may be thousands."""
 _REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}
 
 
@@ -217,6 +218,7 @@ class _Combination:
     refused: set[VariantKey] = field(default_factory=set)
     origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
     servers: Set[str] = frozenset()
+    hints: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict)
 
     def result(self) -> ParsedConfig:
         log = self.log
@@ -240,7 +242,7 @@ class _Combination:
     def _check_grants(self) -> None:
         known = frozenset(key.server_id for key in self.specs) | self.log.failed
         for path, server_id in unknown_grants(self.tenants or {}, known):
-            hint = _did_you_mean(server_id, known)
+            hint = self._did_you_mean(server_id, known)
             if "*" in server_id:
                 hint = " Grants have no patterns; leave out 'servers' to grant every server."
             message = f"There is no server {quoted(server_id)} to grant.{hint}"
@@ -389,17 +391,24 @@ class _Combination:
         noun = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
         message = (
             f"The {noun} names the server {quoted(entry.name)}, which no layer below declares;"
-            f" it is ignored.{_did_you_mean(entry.name, frozenset(declared))}"
+            f" it is ignored.{self._did_you_mean(entry.name, declared)}"
         )
         key = f"{layer.document.root}.{entry.name}"
         reason = IssueReason.UNDECLARED_SERVER
         self.log.add(layer.error(key, entry.at, message, reason=reason))
 
+    def _did_you_mean(self, name: str, known: Collection[str]) -> str:
+        """Return which known name is meant; nothing if many others were compared already.
 
-@lru_cache(64)  # the files of all tenants may name one server that is gone
-def _did_you_mean(name: str, known: frozenset[str]) -> str:
-    near = nearest(name, known, 1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+        The files of all tenants may name one server that is gone.
+        """
+        if len(self.hints) >= _MAX_HINTS:
+            return ""
+        compared = name, frozenset(known)
+        if compared not in self.hints:
+            near = alike(*compared)[:1]
+            self.hints[compared] = f" Did you mean '{near[0]}'?" if near else ""
+        return self.hints[compared]
 
 
 def _names(entry: TableEntry) -> set[str]:

@@ -41,19 +41,19 @@ def faults_of_bundle(root: Table) -> Iterator[Fault]:
     """Yield the faults of a bundle's manifest, of what says how it is started."""
     config = ["server", "mcp_config"]
     for path in (config, [*config, "platform_overrides"], ["user_config"]):
-        node, name = find(root, path), path[-1]
-        if node is None or (isinstance(node, Leaf) and node.value is None):
+        node, place = find(root, path), path[-1]
+        if node is None or _is_null(node):
             continue
         if not isinstance(node, Table):
-            yield Fault(node.at, f"{quoted(name)} must be a mapping.")
+            yield Fault(node.at, f"{quoted(place)} must be a mapping.")
         elif path != config:
             for entry in node.entries:
                 if not isinstance(entry.value, Table):
-                    yield Fault(entry.at, f"{quoted(f'{name}.{entry.name}')} must be a mapping.")
-                for switch in entry.members:
-                    if switch.name in ("required", "sensitive") and not _is_switch(switch.value):
-                        message = f"{quoted(switch.name)} must be true or false."
-                        yield Fault(switch.value.at, message)
+                    yield Fault(entry.at, f"{quoted(f'{place}.{entry.name}')} must be a mapping.")
+                for name in ("required", "sensitive"):
+                    switch = entry.member(name)
+                    if switch is not None and not _is_null(switch) and not _is_switch(switch):
+                        yield Fault(switch.at, f"{quoted(name)} must be true or false.")
 
 
 def faults_of(way: Tree) -> Iterator[Fault]:
@@ -61,7 +61,7 @@ def faults_of(way: Tree) -> Iterator[Fault]:
     for entry in way.entries if isinstance(way, Table) else ():
         key, value = folded(entry.name), entry.value
         shape = _SHAPES.get(key)
-        if shape is None or (isinstance(value, Leaf) and value.value is None):
+        if shape is None or _is_null(value):
             continue
         is_fit, wanted = shape
         if not is_fit(value):
@@ -101,6 +101,11 @@ def _is(item: Tree, kind: str) -> bool:
 def _has_name(item: Tree) -> bool:
     name = find(item, ["name"])
     return isinstance(name, Leaf) and isinstance(name.value, str) and bool(name.value)
+
+
+def _is_null(node: Tree) -> bool:
+    """Whether a value is as good as left out."""
+    return isinstance(node, Leaf) and node.value is None
 
 
 def _is_text(node: Tree) -> bool:
