@@ -22,6 +22,7 @@ from leaseway.spec.canonical import plain_fields
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, EventSeverity, History
 from leaseway.wire.messages.states import WorkerState
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_RUNS: Final = 1_000
 """Limit of worker runs whose last recorded event number is remembered."""
@@ -47,7 +48,7 @@ class EventRecorder:
         self._problems: dict[ProblemKey, Problem] = {}
         self._problems_revision = -1
         self._specs: Mapping[VariantKey, ServerSpec] = {}
-        self._last_recorded: dict[str, int] = {}  # event numbers by worker run
+        self._last_recorded: Newest[str, int] = Newest(_MAX_RUNS)  # event numbers by worker run
 
     def record(self, event: EventRecord) -> EventRecord:
         """Add an event and wake waiting followers."""
@@ -145,13 +146,11 @@ class EventRecorder:
         self, worker_id: str, incarnation: str, events: Iterable[EventRecord]
     ) -> None:
         """Record the events that a worker run reports, each once."""
-        last = self._last_recorded.pop(incarnation, 0)
+        last = self._last_recorded.get(incarnation, 0)
         for event in events:
             if event.number > last:
                 last = event.number
                 self.record(replace(event, worker_id=worker_id))
-        while len(self._last_recorded) >= _MAX_RUNS:
-            del self._last_recorded[next(iter(self._last_recorded))]
         self._last_recorded[incarnation] = last
 
     def observe(self, state: Coordinator, now: Moment) -> None:

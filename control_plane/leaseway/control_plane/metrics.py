@@ -30,6 +30,7 @@ from leaseway.identity.limit_counter import LimitCounter
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.messages.states import WORKER_STATES, ProblemScope, Severity
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.span_attributes import Attr
 
 _OK: Final = "ok"
@@ -69,7 +70,9 @@ class PlaneMeters:
         self._budgets = budgets
         self._clock = clock
         self._retention = Retention()
-        self._probes: dict[int, tuple[str, float]] = {}
+        self._probes: Newest[int, tuple[str, float]] = Newest(
+            _MAX_PROBES
+        )  # some are never answered
         self._pushed: dict[str, float] = {}
         self._collected_limits: Mapping[_LimitLabels, LimitStatus] = {}
         self.limits = LimitCounter(meter)
@@ -172,8 +175,6 @@ class PlaneMeters:
         """Record an action that is sent to a worker."""
         match action:
             case StartProbe(probe_id, spec):
-                while len(self._probes) >= _MAX_PROBES:  # probes that were never answered
-                    del self._probes[next(iter(self._probes))]
                 self._probes[probe_id] = (spec.key.server_id, self._clock())
             case CancelProbe(probe_id):
                 self._end_probe(probe_id, _TAKEN_BACK)

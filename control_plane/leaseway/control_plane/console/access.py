@@ -22,6 +22,7 @@ from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import check_request, refusal_of
 from leaseway.wire.errors import Fault
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.newest import Newest
 
 _COOKIE: Final = "leaseway_console"
 ORIGIN_HEADER: Final = "X-Leaseway-Console"
@@ -61,7 +62,7 @@ class ConsoleAccess:
         self._clock = clock
         self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._holders: dict[str, Holder] = {}  # of the sessions
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # times by address
+        self._failures: Newest[str, list[float]] = Newest(_MAX_ADDRESSES)  # times by address
 
     async def check(self, request: web.Request) -> Principal:
         """Return the principal of a request.
@@ -105,8 +106,6 @@ class ConsoleAccess:
             if refusal.status not in (401, 403):  # nobody has judged the credential
                 raise refusal from None
             self._failures[address] = [*self._failures.pop(address, ()), now]
-            while len(self._failures) > _MAX_ADDRESSES:
-                self._failures.popitem(last=False)
             raise web.HTTPForbidden(text=fault.message) from None
         session = secrets.token_urlsafe(32)
         self._add(session, now + _SESSION_LIFETIME, authorization, principal)

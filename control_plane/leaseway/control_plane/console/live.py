@@ -20,6 +20,7 @@ from leaseway.control_plane.console.rows import Json
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
+from leaseway.wire.sharing.newest import Newest
 
 MAX_PAGES: Final = 64
 """Limit of open pages."""
@@ -47,7 +48,7 @@ class ResponseCache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._cached: dict[Hashable, tuple[float, asyncio.Task[str]]] = {}
+        self._cached: Newest[Hashable, tuple[float, asyncio.Task[str]]] = Newest(_MAX_CACHED)
 
     async def get(self, key: Hashable, build: Callable[[], Awaitable[object]]) -> str:
         """Return the JSON of a response; concurrent requests with the same key share one."""
@@ -56,8 +57,6 @@ class ResponseCache:
         if response is None or until <= now:
             for old in [page for page, (end, _) in self._cached.items() if end <= now]:
                 del self._cached[old]
-            while len(self._cached) >= _MAX_CACHED:
-                del self._cached[next(iter(self._cached))]
             response = asyncio.create_task(_serialize(build))
             self._cached[key] = now + _CACHE_SECONDS, response
         return await asyncio.shield(response)

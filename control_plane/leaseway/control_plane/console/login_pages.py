@@ -11,7 +11,6 @@ import hashlib
 import html
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +21,7 @@ from aiohttp import web
 from leaseway.control_plane.sync.login_steps import LoginFailed, LoginSteps
 from leaseway.telemetry.http_listener import check_request
 from leaseway.v1 import sync_pb2
+from leaseway.wire.sharing.newest import Newest
 
 _COOKIE: Final = "leaseway_login_"
 """How the name of a cookie begins. Each login has one, so that tabs do not disturb one another."""
@@ -66,7 +66,7 @@ class LoginPages:
         self._root = urlsplit(console_url).path or "/"
         self._is_open = is_open
         self._clock = clock
-        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._begun: Newest[str, _Begun] = Newest(_MAX_BEGUN)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get(f"/{_CALLBACK}", self._finish)
@@ -117,8 +117,6 @@ class LoginPages:
             return self._page("Log in", html.escape(str(failure)), 409)
         browser = secrets.token_urlsafe(16)
         self._begun[found.state] = _Begun(worker_id, browser, self._clock() + _LIFETIME)
-        while len(self._begun) > _MAX_BEGUN:
-            self._begun.popitem(last=False)
         # No redirect: `form-action` would have to name the authorization server.
         url = html.escape(found.authorization_url)
         response = self._page(

@@ -12,6 +12,7 @@ from typing import Final
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.services import messages
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.sharing.newest import Newest
 
 _KEPT: Final = 64
 
@@ -21,14 +22,14 @@ class WorkerSets:
 
     def __init__(self) -> None:
         # By the identity of the workers, which the entry keeps alive.
-        self._known: dict[int, tuple[Sequence[WorkerRecord], catalog_pb2.WorkerSet]] = {}
+        self._known: Newest[int, tuple[Sequence[WorkerRecord], catalog_pb2.WorkerSet]] = Newest(
+            _KEPT
+        )
 
     def of(self, workers: Sequence[WorkerRecord]) -> catalog_pb2.WorkerSet:
         """Return the set of some workers; do not modify it."""
         known = self._known.get(id(workers))
         if known is None:
-            if len(self._known) >= _KEPT:
-                del self._known[next(iter(self._known))]
             known = self._known[id(workers)] = (workers, _build(workers))
         return known[1]
 

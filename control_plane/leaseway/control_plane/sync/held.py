@@ -15,6 +15,7 @@ from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_p
 from leaseway.spec.codec import key_from_proto
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import sync_pb2
+from leaseway.wire.sharing.newest import Newest
 
 __all__ = ["HeldHashes"]
 
@@ -40,7 +41,7 @@ class HeldHashes:
 
     def __init__(self, slow_after: float = _SLOW_AFTER) -> None:
         self._slow_after = slow_after
-        self._known: dict[bytes, Held] = {}
+        self._known: Newest[bytes, Held] = Newest(_MAX_KEPT)
         self._asked: dict[bytes, asyncio.Event] = {}  # set when the answer is there, or none comes
 
     async def of_worker(self, hello: sync_pb2.Hello, ask: Callable[[], Awaitable[bytes]]) -> Held:
@@ -89,10 +90,8 @@ class HeldHashes:
             asked.set()
 
     def _keep(self, digest: bytes, hello: sync_pb2.Hello) -> Held:
-        known = self._known.pop(digest, None)
+        known = self._known.get(digest)
         if known is None:
             known = {key_from_proto(hashes.key): hashes_from_proto(hashes) for hashes in hello.held}
-        self._known[digest] = known  # the newest last
-        if len(self._known) > _MAX_KEPT:
-            del self._known[next(iter(self._known))]
+        self._known[digest] = known
         return known

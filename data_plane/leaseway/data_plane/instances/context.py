@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from leaseway.data_plane.oauth.caller_tokens import CallerTokens
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.clients.mcp_clients import McpClients
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.sharing.newest import Newest
 
 _LOGS_PER_SERVER: Final = 4
 _MAX_SERVERS: Final = 1024
@@ -148,18 +149,16 @@ class StderrHistory:
     """The stderr of the last four ended instances of each of at most 1,024 variants."""
 
     def __init__(self) -> None:
-        self._logs: OrderedDict[VariantKey, deque[StderrLog]] = OrderedDict()
+        self._logs: Newest[VariantKey, deque[StderrLog]] = Newest(_MAX_SERVERS)
 
     def add(self, key: VariantKey, instance: InstancePort, state: str) -> None:
         """Add the stderr of an ended instance, unless it is empty."""
         lines = tuple(instance.stderr.lines())
         if not lines:
             return
-        logs = self._logs.setdefault(key, deque(maxlen=_LOGS_PER_SERVER))
+        logs = self._logs.get(key) or deque(maxlen=_LOGS_PER_SERVER)
         logs.append(StderrLog(instance.id, lines, redact(state)))
-        self._logs.move_to_end(key)
-        if len(self._logs) > _MAX_SERVERS:
-            self._logs.popitem(last=False)
+        self._logs[key] = logs
 
     def get(self, key: VariantKey) -> tuple[StderrLog, ...]:
         """Return the logs of a variant, the oldest first."""

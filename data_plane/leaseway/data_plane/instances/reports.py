@@ -17,6 +17,7 @@ from leaseway.wire.messages.events import EventRecord, EventSeverity, History
 from leaseway.wire.messages.states import LeaseOutcome
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.sharing.newest import Newest
 
 _logger = logging.getLogger(__name__)
 _MAX_ENDS: Final = 4096
@@ -59,7 +60,7 @@ class Reports:
         self._reported_events = 0
         self._leases: dict[str, WorkerLease] = {}
         self._lease_ends: dict[str, LeaseEnd] = {}
-        self._unasked_ends: dict[LeaseKey, tuple[LeaseEnd, float]] = {}
+        self._unasked_ends: Newest[LeaseKey, tuple[LeaseEnd, float]] = Newest(_MAX_UNASKED)
         self._unused_placements: dict[LeaseKey, None] = {}
         self._probes: dict[int, bool] = {}
         self._instances_changed = False
@@ -116,8 +117,6 @@ class Reports:
         self._unasked_ends.pop(end.lease.key, None)
         if end.unasked:
             self._unasked_ends[end.lease.key] = (end, time.monotonic())
-            if len(self._unasked_ends) > _MAX_UNASKED:
-                del self._unasked_ends[next(iter(self._unasked_ends))]
         self._changed.set()
 
     def add_unused_placement(self, key: LeaseKey) -> None:

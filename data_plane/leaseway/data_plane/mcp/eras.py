@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 from leaseway.wire.messages.mcp import HANDSHAKE_VERSIONS
+from leaseway.wire.sharing.newest import Newest
 
 LEGACY_GREETING: Final = HANDSHAKE_VERSIONS[-1]
 """The newest version whose connections begin with `initialize`."""
@@ -22,7 +22,7 @@ class KnownEras:
     """
 
     def __init__(self) -> None:
-        self._versions: OrderedDict[str, str] = OrderedDict()
+        self._versions: Newest[str, str] = Newest(_MAX_SERVERS)
 
     def recall(self, launch_hash: str) -> str:
         """Return the version to greet a server with; empty if unknown."""
@@ -31,9 +31,6 @@ class KnownEras:
     def note_success(self, launch_hash: str, version: str) -> None:
         """Record the version that a server has negotiated."""
         self._versions[launch_hash] = version
-        self._versions.move_to_end(launch_hash)
-        if len(self._versions) > _MAX_SERVERS:
-            self._versions.popitem(last=False)
 
     def note_failure(self, launch_hash: str, greeted_in_vain: bool) -> None:
         """Record a failed start.

@@ -7,7 +7,6 @@ open a connection, use the newest. See design.md#tokens-for-remote-servers.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import secret_forms
+from leaseway.wire.sharing.newest import Newest
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class CallerTokens:
     """
 
     def __init__(self) -> None:
-        self._tokens: OrderedDict[VariantKey, tuple[str, Hidden]] = OrderedDict()
+        self._tokens: Newest[VariantKey, tuple[str, Hidden]] = Newest(bounds.MAX_OAUTH_GRANTS)
 
     def give(self, key: VariantKey, token: str) -> None:
         """Use a token for a subject's requests from now on.
@@ -77,9 +77,6 @@ class CallerTokens:
             return
         check_caller_token(token)
         self._tokens[key] = (token, hide(secret_forms((token,))))
-        self._tokens.move_to_end(key)
-        while len(self._tokens) > bounds.MAX_OAUTH_GRANTS:
-            self._tokens.popitem(last=False)
 
     def of(self, key: VariantKey) -> str:
         """Return the call's own token, or else the newest of a subject; empty for none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -18,6 +17,7 @@ from leaseway.data_plane.oauth.metadata import (
 from leaseway.data_plane.oauth.obtaining import Attempt, Wanted
 from leaseway.data_plane.oauth.web import Web
 from leaseway.spec.auth import ADDRESSES
+from leaseway.wire.sharing.newest import Newest
 
 ResultT = TypeVar("ResultT")
 
@@ -40,7 +40,7 @@ class Discoveries:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._known: Newest[Hashable, tuple[float, Any]] = Newest(_MAX_KEPT)
 
     def server(self, web: Web, wanted: Wanted, attempt: Attempt) -> Discovered:
         """Return what is known about a server's authorization, anew if it has refused a token.
@@ -76,7 +76,4 @@ class Discoveries:
         found = find()
         with self._lock:
             self._known[key] = (now + _KEPT, found)
-            self._known.move_to_end(key)
-            while len(self._known) > _MAX_KEPT:
-                self._known.popitem(last=False)
         return found

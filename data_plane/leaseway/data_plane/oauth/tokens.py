@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -49,6 +48,7 @@ from leaseway.wire import bounds
 from leaseway.wire.advice import LOGIN_PAGE
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.timing.backoff import AWAIT_LOGIN, REQUEST_REFUSED_TOKEN, REQUEST_TOKEN
 
 _logger = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ class Tokens:
         self._now = now
         self._granted = granted
         self._links = links
-        self._grants: OrderedDict[Hashable, _Grant] = OrderedDict()
+        self._grants: Newest[Hashable, _Grant] = Newest(bounds.MAX_OAUTH_GRANTS)
         # While an attempt for a server runs or waits, its slots exist.
         self._slots: weakref.WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = (
             weakref.WeakValueDictionary()
@@ -249,14 +249,12 @@ class Tokens:
         values = tuple(sorted(wanted.values.items()))
         subject = (wanted.tenant, wanted.user, subject_token)
         key = (wanted.server, wanted.url, values, subject, settings)
-        grant = self._grants.pop(key, None) or _Grant(
+        grant = self._grants.get(key) or _Grant(
             replace(wanted, subject_token=subject_token), self._attempt, self._now, self._links
         )
         if self._links is not None and wanted.auth.logs_in:
             self._links.record(wanted)
         self._grants[key] = grant
-        while len(self._grants) > bounds.MAX_OAUTH_GRANTS:
-            self._grants.popitem(last=False)
         return grant
 
     async def follow_logins(self) -> ChangedLogins:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +20,7 @@ from leaseway.identity.principal import Principal
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.sharing.limits import LimitScope, over_limit
+from leaseway.wire.sharing.newest import Newest
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Continuations:
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._suspended: dict[str, _Suspended] = {}  # the oldest first
-        self._discarded: OrderedDict[str, _Discarded] = OrderedDict()
+        self._discarded: Newest[str, _Discarded] = Newest(_MAX_REMEMBERED)
         self._is_draining = False
         self._changed = asyncio.Event()
 
@@ -194,8 +194,6 @@ class Continuations:
         action = "its result was dropped" if sink.result.done() else "it was cancelled"
         sentence = f"{action.capitalize()}: {cause}. Call again, or call over an exchange."
         self._discarded[state] = _Discarded(sink.tenant, reason, sentence)
-        if len(self._discarded) > _MAX_REMEMBERED:
-            self._discarded.popitem(last=False)
         _logger.log(level, "A call of %s without an exchange: %s: %s.", sink.tool, action, cause)
         sink.discard(Fault(reason, sentence), cause)
 

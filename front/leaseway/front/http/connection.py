@@ -12,7 +12,6 @@ import asyncio
 import logging
 import resource
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from leaseway.telemetry.http_listener import address_of
 from leaseway.wire import bounds
 from leaseway.wire.sharing.fair_shares import Holder, who_gives_way
 from leaseway.wire.sharing.held_bytes import HeldBytes
+from leaseway.wire.sharing.newest import Newest
 
 _IDLE_TIMEOUT: Final = 75.0
 """Seconds that a connection may wait for another request."""
@@ -147,7 +147,7 @@ class FrontConnection(asyncio.Protocol):
         self._transport: Any = None
         self._rejected = False
         self.holder = Holder("", "")
-        self._heads: OrderedDict[tuple[bytes, bytes], KnownHead] = OrderedDict()
+        self._heads: Newest[tuple[bytes, bytes], KnownHead] = Newest(_MAX_HEADS)
         self._newest: KnownHead | None = None
         # The bytes passed to aiohttp since it was last known to wait for a new message.
         self._with_aiohttp = False
@@ -443,9 +443,6 @@ class FrontConnection(asyncio.Protocol):
             return
         known = KnownHead(head, start, end, handler)
         self._heads[known.key] = known
-        self._heads.move_to_end(known.key)
-        if len(self._heads) > _MAX_HEADS:
-            self._heads.popitem(last=False)
         self._newest = None  # another handler may have its head now
 
     def check_timeouts(self, now: float) -> None:

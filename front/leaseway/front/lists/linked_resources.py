@@ -7,10 +7,11 @@ remembers who has named what. Pure.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 import msgspec
+
+from leaseway.wire.sharing.newest import Newest
 
 _MARK: Final = b'"resource'
 """What an item contains that names a resource. In a text, such quotes are escaped."""
@@ -52,7 +53,7 @@ class LinkedResources:
     """
 
     def __init__(self) -> None:
-        self._servers: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._servers: Newest[tuple[str, str], str] = Newest(_MAX_LINKS)
 
     def learn(self, session: str, server: str, payload: bytes) -> None:
         """Remember the resources that a result of a tool or a prompt names.
@@ -77,9 +78,6 @@ class LinkedResources:
             for uri in (item.uri, item.resource.uri if item.resource is not None else ""):
                 if 0 < len(uri) <= _MAX_URI:
                     self._servers[session, uri] = server
-                    self._servers.move_to_end((session, uri))
-        while len(self._servers) > _MAX_LINKS:
-            self._servers.popitem(last=False)
 
     def server_of(self, session: str, uri: str) -> str | None:
         """Return the server that has named a resource last, or None."""

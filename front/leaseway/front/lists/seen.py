@@ -7,7 +7,6 @@ the same client: the same program with the same version and capabilities.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from leaseway.front.lists.definitions import WITH_URIS, PagedListing
 from leaseway.front.lists.ui_resources import for_client
 from leaseway.sdk import Prompt, Resource, ResourceTemplate, Tool
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_CLIENTS: Final = 256
 """Clients of which something is known; the one that was told of longest ago is forgotten."""
@@ -36,7 +36,7 @@ class SeenLists:
     """The tools, prompts, resources and templates that clients do not see."""
 
     def __init__(self) -> None:
-        self._clients: OrderedDict[bytes, _Client] = OrderedDict()
+        self._clients: Newest[bytes, _Client] = Newest(_MAX_CLIENTS)
 
     def learn(
         self, server: str, client: bytes, absent: Mapping[str, Collection[str] | None]
@@ -60,18 +60,15 @@ class SeenLists:
         if not changed:
             return []
         if known is None:
-            known = self._clients[client] = _Client()
-            if len(self._clients) > _MAX_CLIENTS:
-                self._clients.popitem(last=False)
+            known = _Client()
+        self._clients[client] = known
         known.listings.clear()
         for kind in changed:
-            servers = known.absent.setdefault(kind, {})
-            servers.pop(server, None)
+            servers = known.absent.setdefault(kind, Newest(_MAX_SERVERS))
             if told[kind]:
                 servers[server] = told[kind]
-                if len(servers) > _MAX_SERVERS:
-                    del servers[next(iter(servers))]
-        self._clients.move_to_end(client)
+            else:
+                servers.pop(server, None)
         return changed
 
     def forget(self, kind: str, servers: Iterable[str]) -> None:

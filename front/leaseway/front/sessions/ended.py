@@ -18,6 +18,7 @@ from typing import Final
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.sdk.relay import hear_session_ends, share_session_ends
 from leaseway.wire.bounds import MAX_SESSION_STATE
+from leaseway.wire.sharing.newest import Newest
 
 _log = logging.getLogger("leaseway.front")
 
@@ -38,15 +39,13 @@ class EndedSessions:
     """The keys of the newest 100,000 ended sessions, whose ids are rejected."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._keys: Newest[str, None] = Newest(_MAX_ENDED)
 
     def __contains__(self, key: object) -> bool:
         return key in self._keys
 
     def add(self, key: str) -> None:
         self._keys[key] = None
-        while len(self._keys) > _MAX_ENDED:
-            self._keys.popitem(last=False)
 
     def discard(self, key: str) -> bool:
         """Forget a key; return whether it was known."""
@@ -64,8 +63,8 @@ class SharedEnds:
     def __init__(self, client: AsyncClient, known: EndedSessions) -> None:
         self._client = client
         self._known = known
-        self._own: OrderedDict[str, None] = OrderedDict()  # of this tenant, the oldest first
-        self._unsent: OrderedDict[str, None] = OrderedDict()
+        self._own: Newest[str, None] = Newest(_MAX_ENDED)  # of this tenant
+        self._unsent: Newest[str, None] = Newest(_MAX_ENDED)
         self._states: OrderedDict[str, bytes] = OrderedDict()
         self._unsent_states: dict[str, bytes] = {}
         self._run = ""
@@ -75,10 +74,7 @@ class SharedEnds:
     async def end(self, key: str) -> None:
         """Record that a session has ended, also at the control plane if it answers."""
         self._known.add(key)
-        for keys in (self._own, self._unsent):
-            keys[key] = None
-            if len(keys) > _MAX_ENDED:
-                keys.popitem(last=False)
+        self._own[key] = self._unsent[key] = None
         await self.exchange(())
 
     async def save(self, key: str, state: bytes) -> None:
@@ -149,7 +145,7 @@ class SharedEnds:
             found.update(answer.states)
             if answer.run != self._run:
                 if self._run:
-                    self._unsent = self._own.copy()
+                    self._unsent.update(self._own)
                     self._unsent_states = dict(self._states)
                 self._run = answer.run
             if not self._unsent and not self._unsent_states and not rest:

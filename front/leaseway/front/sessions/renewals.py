@@ -8,10 +8,10 @@ fronts learn it from what each sees of the sessions, and tell each other (`table
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Any, Final
+from typing import Final
 
 from leaseway.front.sessions.live_session import LiveSession
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_PROGRAMS: Final = 256
 """Programs of one caller of which something is known; that of the oldest is forgotten."""
@@ -21,8 +21,8 @@ class Renewals:
     """The client programs of one caller that renew their sessions, by their names."""
 
     def __init__(self) -> None:
-        self._renewing: OrderedDict[str, None] = OrderedDict()
-        self._newest: OrderedDict[str, LiveSession] = OrderedDict()
+        self._renewing: Newest[str, None] = Newest(_MAX_PROGRAMS)
+        self._newest: Newest[str, LiveSession] = Newest(_MAX_PROGRAMS)
 
     def __contains__(self, program: str) -> bool:
         """Return whether a program is known to renew its sessions, now that it begins another."""
@@ -37,11 +37,11 @@ class Renewals:
 
     def learn(self, program: str) -> None:
         """Note that a program renews its sessions."""
-        _put(self._renewing, program, None)
+        self._renewing[program] = None
 
     def see(self, live: LiveSession) -> None:
         """Note the newest session of a program, begun or continued on this front."""
-        _put(self._newest, live.sealed.client, live)
+        self._newest[live.sealed.client] = live
         if live.renews:
             self.learn(live.sealed.client)
 
@@ -53,13 +53,6 @@ class Renewals:
     def forget(self, program: str) -> None:
         """Forget that a program renews its sessions: it has continued one."""
         self._renewing.pop(program, None)
-
-
-def _put(known: OrderedDict[str, Any], program: str, value: object) -> None:
-    known[program] = value
-    known.move_to_end(program)
-    if len(known) > _MAX_PROGRAMS:
-        known.popitem(last=False)
 
 
 def _was_left(live: LiveSession) -> bool:

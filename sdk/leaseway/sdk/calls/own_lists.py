@@ -30,6 +30,7 @@ from leaseway.wire.bounds import RELIST_WAIT
 from leaseway.wire.errors import Fault
 from leaseway.wire.listing.definitions import ListKind
 from leaseway.wire.messages.states import LEASE_ENDED
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.durations import duration
 
@@ -94,7 +95,7 @@ class SessionLists:
         self._leases = leases
         self._pool = pool
         self._resolver = resolver
-        self._targets: dict[tuple[str, NameOrItem], _Resolved] = {}
+        self._targets: Newest[tuple[str, NameOrItem], _Resolved] = Newest(_MAX_KEPT)
         # A list ends with its lease; leases that differ alike share one.
         self._listed: WeakKeyDictionary[ClientLease, dict[bool, _Lists]] = WeakKeyDictionary()
         self._shared: WeakValueDictionary[tuple[str, str], _Lists] = WeakValueDictionary()
@@ -232,8 +233,6 @@ class SessionLists:
             return self._resolver.add(name, user, tool, answer.registry_version)
         target = Target(name, tool, answer.registry_version, 0.0, user)
         self._targets[session, name] = _Resolved(target, version)
-        if len(self._targets) > _MAX_KEPT:
-            del self._targets[next(iter(self._targets))]
         return target
 
     async def _ask_workers(

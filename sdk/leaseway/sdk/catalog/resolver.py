@@ -35,6 +35,7 @@ from leaseway.sdk.transport.workers import ServingWorkers
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.replaceable_channel import RpcCutOff
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import RECONNECT
 from leaseway.wire.timing.running_tasks import start_lasting_task
@@ -135,9 +136,9 @@ class Resolver:
         self._control = control
         self._own_user = control.identity.user
         self._loop = asyncio.get_running_loop()
-        self._targets: dict[_Key, Target] = {}
+        self._targets: Newest[_Key, Target] = Newest(_MAX_CACHED)
         self._requests: dict[_Key, _Request] = {}
-        self._worker_sets: dict[int, ServingWorkers] = {}
+        self._worker_sets: Newest[int, ServingWorkers] = Newest(_MAX_SETS)  # by use
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -228,10 +229,7 @@ class Resolver:
         key: _Key = target.item
         if target.of_user and target.user != self._own_user:
             key = (target.user, target.item)
-        self._targets.pop(key, None)
         self._targets[key] = target
-        if len(self._targets) > _MAX_CACHED:
-            del self._targets[next(iter(self._targets))]
         return target
 
     def invalidate(self, target: Target, *, at_once: bool) -> None:
@@ -452,7 +450,7 @@ class Resolver:
                 why = f"The control plane's response lacks the workers of '{request.name}'."
                 self._fail(request, Fault(Reason.INTERNAL, why))
                 return
-            self._keep_set(tool.worker_set, workers)
+            self._worker_sets[tool.worker_set] = workers
         refresh_at = self._loop.time() + _REFRESH_AFTER
         target = Target(request.item, tool, version, refresh_at, request.user, workers)
         newest = self.registry_version
@@ -468,12 +466,6 @@ class Resolver:
     def _pop_request(self, request: _Request) -> None:
         is_own = request.user == self._own_user
         self._requests.pop(request.item if is_own else (request.user, request.item), None)
-
-    def _keep_set(self, number: int, workers: ServingWorkers) -> None:
-        self._worker_sets.pop(number, None)
-        self._worker_sets[number] = workers  # the one used last is the last
-        if len(self._worker_sets) > _MAX_SETS:
-            del self._worker_sets[next(iter(self._worker_sets))]
 
     def _complete(self, request: _Request, target: Target) -> None:
         self._pop_request(request)

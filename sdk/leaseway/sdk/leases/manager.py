@@ -39,6 +39,7 @@ from leaseway.wire.bounds import (
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.messages.states import LEASE_ENDED
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
 from leaseway.wire.timing.running_tasks import start_lasting_task
 
@@ -92,7 +93,7 @@ class LeaseManager:
         self._acquirer = acquirer
         self._releases = LeaseReleases(pool, acquirer)
         self._requests: dict[Flight, asyncio.Task[Any]] = {}
-        self._mcp_clients: dict[str, bytes] = {}
+        self._mcp_clients: Newest[str, bytes] = Newest(_MAX_MCP_CLIENTS)
         # Only a call in flight can acquire a lease for a closed session, and the call keeps the
         # session object alive. So the entry disappears when it is no longer needed.
         self._closed_sessions: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -219,11 +220,10 @@ class LeaseManager:
 
     def set_mcp_client(self, session: str, mcp_client: bytes) -> None:
         """Name the MCP client of a session in its requests for leases."""
-        self._mcp_clients.pop(session, None)
         if mcp_client:
             self._mcp_clients[session] = mcp_client
-        if len(self._mcp_clients) > _MAX_MCP_CLIENTS:
-            del self._mcp_clients[next(iter(self._mcp_clients))]
+        else:
+            self._mcp_clients.pop(session, None)
 
     async def acquire(
         self, key: LeaseKey, ttl: float, wait: float | None, version: int

@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from leaseway.sdk.leases.lease import ClientLease
@@ -21,6 +22,7 @@ from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.wire.bounds import LEASE_IDLE, MAX_KNOWN_ENDS, RESERVATION
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.signals import Signal
 
 _MAX_GONE: Final = 8
@@ -158,7 +160,7 @@ class _Slot:
     told: tuple[str, ...] = ()
     placement: _Placement | None = None
     lost: str = ""
-    gone: dict[str, float] = field(default_factory=dict)
+    gone: Newest[str, float] = field(default_factory=partial(Newest, _MAX_GONE))
     first_calls: dict[WorkerRun, bool] = field(default_factory=dict)
     flights: dict[Purpose, Flight] = field(default_factory=dict)
 
@@ -526,8 +528,6 @@ class SessionLeases:
         if lease is not None:
             self._held.remove(lease)
             slot.gone[lease.lease_id] = now
-            if len(slot.gone) > _MAX_GONE:
-                del slot.gone[next(iter(slot.gone))]
         return lease
 
 

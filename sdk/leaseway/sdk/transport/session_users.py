@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leaseway.sdk.errors import InvalidRequest
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_SESSIONS: Final = 16_384
 """Sessions whose user is remembered; each use of a session renews it."""
@@ -26,8 +27,8 @@ class SessionUsers:
     def __init__(self, default: str, token: str = "") -> None:
         self.default = default
         self._token = token
-        self.known: dict[str, str] = {}
-        self._tokens: dict[str, str] = {}
+        self.known: Newest[str, str] = Newest(_MAX_SESSIONS)
+        self._tokens: Newest[str, str] = Newest(_MAX_SESSIONS)
         self.have_tokens = bool(token)
 
     def token_of(self, session: str) -> str:
@@ -37,10 +38,7 @@ class SessionUsers:
     def give_token(self, session: str, token: str) -> None:
         """Let a session call with a subject token from now on; a new one replaces it."""
         self.have_tokens = True
-        self._tokens.pop(session, None)
         self._tokens[session] = token
-        if len(self._tokens) > _MAX_SESSIONS:
-            del self._tokens[next(iter(self._tokens))]
 
     def of(self, session: str) -> str:
         """Return the user of a session, or empty for none."""
@@ -61,5 +59,3 @@ class SessionUsers:
                 "their own."
             )
         self.known[session] = user
-        if len(self.known) > _MAX_SESSIONS:
-            del self.known[next(iter(self.known))]

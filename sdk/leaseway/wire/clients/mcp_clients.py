@@ -6,6 +6,7 @@ from typing import Final
 
 from leaseway.wire.clients.mcp_client import McpClient, parse_client
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_CLIENTS: Final = 1024
 
@@ -14,7 +15,7 @@ class McpClients:
     """The clients of recent calls, by their encoding."""
 
     def __init__(self) -> None:
-        self._clients: dict[bytes, McpClient] = {}
+        self._clients: Newest[bytes, McpClient] = Newest(_MAX_CLIENTS)
 
     def find(self, encoded: bytes) -> McpClient | None:
         """Return the client that a call or a request for a lease names; None if it names none.
@@ -33,7 +34,5 @@ class McpClients:
         except ValueError as error:
             text = f"`mcp_client` must describe an MCP client as one JSON object: {error}."
             raise Fault(Reason.INVALID_REQUEST, text) from None
-        if len(self._clients) >= _MAX_CLIENTS:
-            del self._clients[next(iter(self._clients))]
         self._clients[encoded] = client
         return client

@@ -32,6 +32,7 @@ from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.fetching import FetchError, fetch
 from leaseway.wire.file_stamp import FileStamp, file_stamp
+from leaseway.wire.sharing.newest import Newest
 from leaseway.wire.timing.backoff import FETCH_DOCUMENT
 
 _logger = logging.getLogger(__name__)
@@ -138,13 +139,15 @@ class Documents:
         self._patience: float | None = None
         self._wait_until = float("-inf")
         self._lock = threading.Lock()
-        self._files: dict[str, Mapping[Path, FileStamp]] = {}
-        self._fetched: dict[str, _Known] = {}
-        self._failures: dict[str, _Failure] = {}
+        self._files: Newest[str, Mapping[Path, FileStamp]] = Newest(_MAX_KEPT)
+        self._fetched: Newest[str, _Known] = Newest(_MAX_KEPT)
+        self._failures: Newest[str, _Failure] = Newest(_MAX_KEPT)
         self._fetches: dict[str, _Fetch] = {}
         self._loaded: set[str] = set()
-        self._contents: dict[str, tuple[Hashable, Any]] = {}
-        self._imported: dict[tuple[str, OperationSelection], tuple[Hashable, Imported]] = {}
+        self._contents: Newest[str, tuple[Hashable, Any]] = Newest(_MAX_CONTENTS)
+        self._imported: Newest[tuple[str, OperationSelection], tuple[Hashable, Imported]] = Newest(
+            _MAX_KEPT
+        )
 
     def fetch_in_background(self, patience: float = _PATIENCE) -> None:
         """Let no `load` wait longer for web servers from now on; `changes` says when to load again.
@@ -251,7 +254,7 @@ class Documents:
             raise DocumentUnavailable(
                 f"The OpenAPI document {source} can't be converted: see the log."
             ) from None
-        _keep(self._imported, (source, selection), (version, imported))
+        self._imported[source, selection] = (version, imported)
         return imported
 
     def _waiting_time(self) -> float | None:
@@ -297,8 +300,8 @@ class Documents:
                 failure = failure or unread  # it stays as it was, with all of its tools
             if not failure:
                 version = hash((text, *others.fetched))
-                _keep(self._fetched, source, _Known(version, self._clock()))
-                _keep(self._contents, source, (version, content), _MAX_CONTENTS)
+                self._fetched[source] = _Known(version, self._clock())
+                self._contents[source] = (version, content)
                 self._failures.pop(source, None)
                 for selection in fetching.missed:  # its content may be gone before the next load
                     with contextlib.suppress(DocumentUnavailable):
@@ -316,7 +319,7 @@ class Documents:
         last = self._failures.get(source)
         tries = 1 if last is None else last.tries + 1
         again_at = self._clock() + FETCH_DOCUMENT.ceiling(tries - 1)
-        _keep(self._failures, source, _Failure(reason, tries, again_at))
+        self._failures[source] = _Failure(reason, tries, again_at)
 
     def _state_of(self, source: str) -> tuple[Hashable, str]:
         """Return what a load of a fetched document depends on."""
@@ -349,8 +352,8 @@ class Documents:
         bundle(content, path.as_uri(), folder.read)
         seen = {path: version, **folder.seen}
         with self._lock:
-            _keep(self._files, source, seen)
-            _keep(self._contents, source, (tuple(seen.items()), content), _MAX_CONTENTS)
+            self._files[source] = seen
+            self._contents[source] = (tuple(seen.items()), content)
             imported = self._import(source, selection, tuple(seen.items()))
         assert imported is not None  # its content was kept just now
         return OpenApiDocument(imported, files=seen)
@@ -366,13 +369,6 @@ def _told(found: OpenApiDocument | None, failure: _Failure | None, source: str) 
         return found
     reason = f"{source} is no OpenAPI document." if failure is None else failure.reason
     raise DocumentUnavailable(reason)
-
-
-def _keep(kept: dict[Any, Any], key: Hashable, value: object, limit: int = _MAX_KEPT) -> None:
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > limit:
-        del kept[next(iter(kept))]
 
 
 def is_address(source: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -25,6 +25,7 @@ from leaseway.control_plane.core.catalog.variants import (
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.mcp import Introduction
+from leaseway.wire.sharing.newest import Newest
 
 T = TypeVar("T")
 _MAX_VIEWS: Final = 1_000
@@ -166,8 +167,8 @@ class Snapshot:
     served: Mapping[VariantKey, Served] = field(default_factory=dict)
     _views: dict[tuple[str, str], View] = field(default_factory=dict, compare=False, repr=False)
     # By the identity of what is known, which the entry keeps alive.
-    _since: dict[int, tuple[Mapping[VariantKey, Hashes], Delta]] = field(
-        default_factory=dict, compare=False, repr=False
+    _since: Newest[int, tuple[Mapping[VariantKey, Hashes], Delta]] = field(
+        default_factory=partial(Newest, _MAX_DELTAS), compare=False, repr=False
     )
     _changed: dict[int, tuple[Mapping[VariantKey, Hashes], frozenset[str]]] = field(
         default_factory=dict, compare=False, repr=False
@@ -289,8 +290,6 @@ class Snapshot:
             return self.whole
         kept = self._since.get(id(known))
         if kept is None:
-            if len(self._since) >= _MAX_DELTAS:
-                del self._since[next(iter(self._since))]
             kept = self._since[id(known)] = (known, compute_delta(self, known))
         return kept[1]
 

@@ -23,6 +23,7 @@ from leaseway.control_plane.core.catalog.variants import (
 from leaseway.control_plane.core.moment import Moment
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
+from leaseway.wire.sharing.newest import Newest
 
 ALL_USERS: Final = ""
 """In a set of users: whatever the tenant's users see may have changed."""
@@ -79,7 +80,7 @@ class SubjectRequests:
 
     def __init__(self) -> None:
         self._until: dict[Subject, float] = {}
-        self._failed: dict[Subject, float] = {}
+        self._failed: Newest[Subject, float] = Newest(bounds.MAX_SUBJECT_LISTINGS)
 
     def start(self, subject: Subject, now: Moment) -> bool:
         """Note a request; return False if there is one, or there are too many."""
@@ -98,8 +99,6 @@ class SubjectRequests:
         self._failed.pop(subject, None)
         if failed:
             self._failed[subject] = now.mono + _FAILED_FOR
-            if len(self._failed) > bounds.MAX_SUBJECT_LISTINGS:
-                del self._failed[next(iter(self._failed))]
 
     def is_open(self, subject: Subject, now: Moment) -> bool:
         """Return whether a worker is about to answer."""

@@ -13,6 +13,7 @@ from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.states import LEASE_END_REASONS, LeaseOutcome
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.newest import Newest
 
 _RETENTION: Final = 60.0
 _MAX_ENDS: Final = 4096
@@ -55,7 +56,7 @@ class EndNotices:
         self._settled: OrderedDict[str, float] = OrderedDict()
         # A caller hears of an end from the worker, perhaps before the control plane does.
         self._known: OrderedDict[tuple[LeaseKey, str], float] = OrderedDict()
-        self._told: OrderedDict[LeaseKey, str] = OrderedDict()
+        self._told: Newest[LeaseKey, str] = Newest(_MAX_NOTICES)
 
     def record(self, end: ReportedLeaseEnd, now: float) -> None:
         """Record an end, unless its session already knows; its last one counts."""
@@ -93,9 +94,6 @@ class EndNotices:
         lease_id = entry[0].lease_id
         self._settled[lease_id] = now
         self._told[key] = lease_id
-        self._told.move_to_end(key)
-        if len(self._told) > _MAX_NOTICES:
-            self._told.popitem(last=False)
         return entry[0]
 
     def last_told(self, key: LeaseKey) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
+
+from leaseway.wire.sharing.newest import Newest
 
 MAX_STATES: Final = 10_000
 """States that are remembered, of all tenants."""
@@ -17,16 +18,14 @@ class SessionStates:
     """
 
     def __init__(self, limit: int = MAX_STATES) -> None:
-        self._limit = limit
-        self._states: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._states: Newest[tuple[str, str], bytes] = Newest(limit)
 
     def put(self, tenant: str, session: str, state: bytes) -> None:
         """Remember a state; an empty one is forgotten."""
-        self._states.pop((tenant, session), None)
         if state:
             self._states[tenant, session] = state
-            if len(self._states) > self._limit:
-                self._states.popitem(last=False)
+        else:
+            self._states.pop((tenant, session), None)
 
     def get(self, tenant: str, session: str) -> bytes:
         """Return the state of a session, or no bytes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import inf, nextafter
 from operator import attrgetter
@@ -20,6 +21,7 @@ from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
 from leaseway.wire.clients.greeting import COMMON
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.newest import Newest
 
 _Key = TypeVar("_Key")
 _AGE: Final = attrgetter("granted_at", "id")
@@ -181,7 +183,9 @@ class PlacementTable:
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
     _unanswered: dict[str, float] = field(default_factory=dict)
     _available: LoadOrder = field(default_factory=LoadOrder)
-    _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
+    _fenced: Newest[str, LeaseKey] = field(  # by lease id
+        default_factory=partial(Newest, _MAX_FENCED)
+    )
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
     _lost: list[HeldLease] = field(default_factory=list)  # with their workers, for the owner
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
@@ -210,8 +214,6 @@ class PlacementTable:
         An unknown lease is fenced when it is reported later.
         """
         self._fenced[lease_id] = key
-        if len(self._fenced) > _MAX_FENCED:
-            del self._fenced[next(iter(self._fenced))]
         lease = self.leases.get(lease_id)
         if lease is None or lease.key != key or lease in self._ending.get(key, ()):
             return

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Final
 
 from leaseway.control_plane.core.catalog.variants import Hashes
 from leaseway.spec.model import VariantKey
+from leaseway.wire.sharing.newest import Newest
 
 Content = tuple[VariantKey, str]
 """A variant and the launch hash of its content."""
@@ -69,7 +71,9 @@ class ContentRequests:
     _stuck: dict[Content, None] = field(default_factory=dict)
     _missing: dict[Content, set[str]] = field(default_factory=dict)  # and who did not send it
     _awaited: dict[Content, None] = field(default_factory=dict)
-    _examined: dict[int, Mapping[VariantKey, Hashes]] = field(default_factory=dict)
+    _examined: Newest[int, Mapping[VariantKey, Hashes]] = field(
+        default_factory=partial(Newest, _MAX_EXAMINED)
+    )
     _began: float = -inf
     _arrived: float = -inf
     _answered: float = -inf  # when the last worker was asked that has answered
@@ -100,8 +104,6 @@ class ContentRequests:
         if id(held) in self._examined:
             return False
         self._examined[id(held)] = held
-        if len(self._examined) > _MAX_EXAMINED:
-            del self._examined[next(iter(self._examined))]
         new = False
         for key, hashes in held.items():
             content = key, hashes.launch

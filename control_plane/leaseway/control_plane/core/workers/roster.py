@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import Served
@@ -34,6 +35,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
+from leaseway.wire.sharing.newest import Newest
 
 _DUPLICATE_GRACE = 2.0
 """Seconds for which two leases may share a key: reports arrive 0.1 s late, or more under load."""
@@ -80,7 +82,9 @@ class Roster:
     _unacked: dict[str, WorkerRecord] = field(default_factory=dict)  # with a pending delta
     _unsent: list[tuple[str, WorkerAction]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
-    _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
+    _disconnected_at: Newest[tuple[str, str], float] = field(  # by run
+        default_factory=partial(Newest, _MAX_DISCONNECTED_RUNS)
+    )
     _serving: ServingIndex = field(default_factory=ServingIndex)
     _duplicates: dict[LeaseKey, float] = field(default_factory=dict)  # when to revoke one
 
@@ -165,8 +169,6 @@ class Roster:
         run = (record.id, record.hello.address.incarnation)
         record.disconnected_at = now.mono
         self._disconnected_at[run] = now.mono
-        if len(self._disconnected_at) > _MAX_DISCONNECTED_RUNS:
-            del self._disconnected_at[next(iter(self._disconnected_at))]
         self._disconnected[record.id] = record
         self._mark_changed(record.id)
         self.standing = object()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
+
+from leaseway.wire.sharing.newest import Newest
 
 _MAX_SERVERS: Final = 4096
 _MAX_KINDS: Final = 1000
@@ -29,12 +30,9 @@ class LoggedOfServers:
     """What was logged of each server, by launch hash; the newest 4,096."""
 
     def __init__(self) -> None:
-        self._servers: OrderedDict[str, LoggedOnce] = OrderedDict()
+        self._servers: Newest[str, LoggedOnce] = Newest(_MAX_SERVERS)
 
     def of(self, launch_hash: str) -> LoggedOnce:
         """Return what all instances of a server share."""
-        logged = self._servers.setdefault(launch_hash, LoggedOnce())
-        self._servers.move_to_end(launch_hash)
-        if len(self._servers) > _MAX_SERVERS:
-            self._servers.popitem(last=False)
+        logged = self._servers[launch_hash] = self._servers.get(launch_hash) or LoggedOnce()
         return logged

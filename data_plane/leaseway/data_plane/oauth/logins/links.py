@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import in_thread
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
+from leaseway.wire.sharing.newest import Newest
 
 T = TypeVar("T")
 
@@ -84,11 +85,11 @@ class LoginLinks:
         self._worker_id = worker_id
         self._now = now
         self._console = ""
-        self._servers: OrderedDict[tuple[str, str], Wanted] = OrderedDict()
+        self._servers: Newest[tuple[str, str], Wanted] = Newest(bounds.MAX_OAUTH_GRANTS)
         self._links = SharedTable[LoginKey, _Link](bounds.MAX_OAUTH_GRANTS, _LIFETIME)
         self._tickets: dict[str, LoginKey] = {}
         self._begun = SharedTable[str, BegunLogin](_MAX_BEGUN, _LOGIN_TIME)
-        self._done: OrderedDict[str, None] = OrderedDict()
+        self._done: Newest[str, None] = Newest(_MAX_BEGUN)
         self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
         self._steps: Counter[str] = Counter()  # by server
 
@@ -98,11 +99,7 @@ class LoginLinks:
 
     def record(self, wanted: Wanted) -> None:
         """Remember how subjects log in to a server."""
-        key = (wanted.server, wanted.tenant)
-        self._servers.pop(key, None)
-        self._servers[key] = wanted
-        if len(self._servers) > bounds.MAX_OAUTH_GRANTS:
-            self._servers.popitem(last=False)
+        self._servers[wanted.server, wanted.tenant] = wanted
 
     def url_for(self, wanted: Wanted) -> str:
         """Return the address where a subject logs in, or empty if there is none."""
@@ -183,8 +180,6 @@ class LoginLinks:
     def _note_done(self, name: str) -> None:
         """Remember a link, or a login begun at it, whose subject is logged in."""
         self._done[name] = None
-        if len(self._done) > _MAX_BEGUN:
-            self._done.popitem(last=False)
 
     async def _run(self, wanted: Wanted, work: Callable[[], T], patience: float | None = None) -> T:
         """Take a step when there is room for it, which may take `patience` seconds."""

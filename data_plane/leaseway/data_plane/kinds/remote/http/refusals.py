@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -32,6 +31,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
 )
 from leaseway.wire.errors import OF_AUTHORIZATION, Fault, Reason
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.sharing.newest import Newest
 
 _TRUSTED_FOR: Final = 0.5
 """Seconds in which equal refusals need no cheap request of their own."""
@@ -187,7 +187,7 @@ class SessionCheck:
     def __init__(self, probe: Callable[[], Awaitable[Refusal | None]]) -> None:
         self._probe = probe
         self._running: asyncio.Task[Refusal | None] | None = None
-        self._trusted: OrderedDict[str, float] = OrderedDict()
+        self._trusted: Newest[str, float] = Newest(_MAX_TRUSTED)
 
     def trusts(self, refusal: Refusal) -> bool:
         """Return whether an equal refusal has just been one of its own request only."""
@@ -203,9 +203,6 @@ class SessionCheck:
         verdict = await asyncio.shield(self._running)
         if verdict is None:
             self._trusted[refusal.words] = time.monotonic()
-            self._trusted.move_to_end(refusal.words)
-            if len(self._trusted) > _MAX_TRUSTED:
-                self._trusted.popitem(last=False)
         return verdict
 
     def _ended(self, _task: object) -> None:
