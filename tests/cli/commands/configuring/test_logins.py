@@ -1,7 +1,9 @@
-"""`leaseway logout`: what it does without the configuration that the login was made with."""
+"""`leaseway logins` and `logout`, without the configuration that a login was made with."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,3 +51,28 @@ def test_a_login_ends_only_if_its_tokens_can_be_revoked(
     left, _ = store.all("crm")
     assert (done.exit_code == 0) is ends
     assert (len(revoked), len(left)) == ((2, 0) if ends else (0, 2))
+
+
+def test_a_list_of_logins_tells_which_are_renewed_and_which_are_over(
+    run: Run, store: LoginStore
+) -> None:
+    soon, gone = time.time() + 3600, time.time() - 1
+    wanted = {"a": ("r", gone), "b": ("", soon), "c": ("", gone), "d": ("", None)}
+    for server, (refresh_token, expires_at) in wanted.items():
+        key = LoginKey(server, "https://a", "default")
+        made = Login(
+            key,
+            access_token="t",
+            refresh_token=refresh_token,
+            granted_at=1.0,
+            expires_at=expires_at,
+        )
+        store.write(made)
+    listed = json.loads(run("logins", "--json").stdout)
+    states = {login["server"]: login["state"] for login in listed}
+    assert states == {
+        "a": "renewed",
+        "b": "until it expires",
+        "c": "expired",
+        "d": "until it expires",
+    }

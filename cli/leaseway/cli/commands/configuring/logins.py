@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -178,7 +179,10 @@ def _as_data(found: Login) -> dict[str, object]:
 def _state(found: Login) -> str:
     if found.ended:
         return "ended"
-    return "renewed" if found.refresh_token else "until it expires"
+    if found.refresh_token:
+        return "renewed"
+    is_over = found.expires_at is not None and found.expires_at <= time.time()
+    return "expired" if is_over else "until it expires"
 
 
 def _time(seconds: float) -> str:
