@@ -28,9 +28,15 @@ from leaseway.wire.errors import Fault
         ('A="b # \\n\\"c\\\\"', 'b # \n"c\\'),
         ("A=postgres://u:p@h/d?x=1", "postgres://u:p@h/d?x=1"),
         ("A=1\nA=2", "2"),
+        (
+            'A="-----BEGIN KEY-----\r\nabc=\r\n-----END KEY-----"',
+            "-----BEGIN KEY-----\nabc=\n-----END KEY-----",
+        ),
+        ("A='{\n # \"b\"\n}' # said", '{\n # "b"\n}'),
+        ("A=b\u2028c\x0bd\x85", "b\u2028c\x0bd"),
     ],
 )
-def test_each_line_is_a_variable(line: str, value: str) -> None:
+def test_each_entry_is_a_variable(line: str, value: str) -> None:
     assert parse_env_file(f"# all of them\n\n{line}\r\n") == {"A": value}
 
 
@@ -38,7 +44,7 @@ def test_each_line_is_a_variable(line: str, value: str) -> None:
 def test_an_invalid_line_is_named_without_its_value(line: str) -> None:
     with pytest.raises(BadEnvFile) as refused:
         parse_env_file(f"X=1\n{line}\n")
-    assert str(refused.value) == "whose line 2 is no NAME=VALUE on one line"
+    assert str(refused.value) == "whose line 2 is no NAME=VALUE, or has a quote without end"
 
 
 @given(st.text())

@@ -18,10 +18,21 @@ _BREAKS: Final = "\r\n"
 _MAX_VARIABLES: Final = 1_000
 """Variables of a file."""
 
-_NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*")
-_DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
-_SINGLE_QUOTED: Final = re.compile(r"'([^']*)'\s*(?:#.*)?")
-_ESCAPE: Final = re.compile(r"\\(.)")
+_ENTRY: Final = re.compile(
+    r"""[^\S\n]*
+    (?:
+        (?:export[^\S\n]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)[^\S\n]*=[^\S\n]*
+        (?:
+            (?: "(?P<double>(?:[^"\\]|\\.)*)" | '(?P<single>[^']*)' ) [^\S\n]*(?:\#[^\n]*)?
+            | (?P<plain>(?!["'])[^\n]*)
+        )
+        | \#[^\n]*
+    )?
+    (?:\n|\Z)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""A variable with its value, a comment or an empty line."""
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -74,40 +85,37 @@ class BadEnvFile(ValueError):
 
 
 def parse_env_file(text: str) -> dict[str, str]:
-    r"""Return the variables of a file with one `NAME=VALUE` per line; the last of a name wins.
+    r"""Return the variables of a file of `NAME=VALUE` lines; the last of a name wins.
 
-    `export` before a name, blank lines and comments are ignored. A value in single quotes is
-    literal; in double quotes `\n`, `\t`, `\r`, `\"` and `\\` are escapes; without quotes it ends
-    at ` #`. Variables in values are not expanded.
+    `export` before a name, blank lines and comments are ignored. A value in quotes may have several
+    lines. In single quotes it is literal; in double quotes `\n`, `\t`, `\r`, `\"` and `\\` are
+    escapes; without quotes it ends at ` #`. Variables in values are not expanded.
 
     Raises:
         BadEnvFile: A line is not `NAME=VALUE`, or there are too many. The message has no value.
     """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     variables: dict[str, str] = {}
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        match = _NAME.match(line)
-        value = None if match is None else _parse_value(line[match.end() :])
-        if match is None or value is None or "\0" in value:
-            raise BadEnvFile(f"whose line {number} is no NAME=VALUE on one line")
-        variables[match[1]] = value
+    position = 0
+    while position < len(text):
+        entry = _ENTRY.match(text, position)
+        if entry is None or "\0" in entry[0]:
+            number = text.count("\n", 0, position) + 1
+            raise BadEnvFile(f"whose line {number} is no NAME=VALUE, or has a quote without end")
+        if entry["name"]:
+            variables[entry["name"]] = _value_of(entry)
+        position = entry.end()
     if len(variables) > _MAX_VARIABLES:
         raise BadEnvFile(f"which has more than {_MAX_VARIABLES} variables")
     return variables
 
 
-def _parse_value(text: str) -> str | None:
-    if text.startswith('"'):
-        match = _DOUBLE_QUOTED.fullmatch(text)
-        if match is None:
-            return None
-        return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[1]), match[1])
-    if text.startswith("'"):
-        match = _SINGLE_QUOTED.fullmatch(text)
-        return None if match is None else match[1]
-    return re.split(r"\s#", text, maxsplit=1)[0].rstrip()
+def _value_of(entry: re.Match[str]) -> str:
+    if (double := entry["double"]) is not None:
+        return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[1]), double)
+    if (single := entry["single"]) is not None:
+        return single
+    return re.split(r"\s#", entry["plain"], maxsplit=1)[0].rstrip()
 
 
 class Resolver:
