@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from mcp.shared.exceptions import MCPError
 from tests.conftest import BOUND
 from tests.data_plane.doubles.transport import MemoryTransport
 
@@ -148,5 +149,23 @@ async def test_a_server_that_never_answers_cancelled_calls_logs_again_after_a_wh
         monkeypatch.setattr(liveness, "ABANDONED_FOR", 0.0)
         peer.receive([LOG])
         assert logs == [b'"of A"']
+    finally:
+        await peer.aclose(hurry=True)
+
+
+async def test_an_answer_to_a_cancelled_subscription_is_late_and_no_strange_one() -> None:
+    near, far = MemoryTransport.pair()
+    await far.connect(Server())  # type: ignore[arg-type]
+    peer = StreamPeer("of Go", near)
+    await peer.open()
+    try:
+        with pytest.raises(MCPError):
+            await peer.send_raw_request(
+                "subscriptions/listen", {}, {"request_id": "listen-1", "timeout": 0.01}
+            )
+        peer.receive([b'{"jsonrpc":"2.0","id":"listen-1","result":{}}'])
+        assert (peer.late_replies, peer.stray_replies) == (1, 0)
+        peer.receive([b'{"jsonrpc":"2.0","id":"listen-2","result":{}}'])
+        assert (peer.late_replies, peer.stray_replies) == (1, 1)
     finally:
         await peer.aclose(hurry=True)

@@ -367,6 +367,7 @@ class Peer(Dispatcher[TransportContext]):
             raise MCPError(code=REQUEST_TIMEOUT, message=message) from None
         finally:
             if self._requests.pop(key, None) is not None:
+                self._abandoned.withdraw(key)
                 self._abandon(key, entry, "no longer wanted", opts.get("cancel_on_abandon", True))
 
     def _new_id(self) -> int:
@@ -561,7 +562,8 @@ class Peer(Dispatcher[TransportContext]):
 
     def _count_dropped_response(self, key: object) -> None:
         """Count a response without a pending request."""
-        if isinstance(key, int) and 0 < key <= self._next_id:
+        was_sent = isinstance(key, int) and 0 < key <= self._next_id
+        if was_sent or self._abandoned.was_withdrawn(key):
             self.late_replies += 1
             self._abandoned.discard(key)
             return

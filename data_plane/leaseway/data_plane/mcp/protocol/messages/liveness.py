@@ -6,9 +6,12 @@ import time
 from typing import Final
 
 from leaseway.data_plane.background import LightEvent
+from leaseway.wire.sharing.newest import Newest
 
 MAX_ABANDONED: Final = 4096
 """Cancelled calls without a response that are remembered: servers need not answer them."""
+_MAX_WITHDRAWN: Final = 1024
+"""Other requests without a response that are remembered."""
 ABANDONED_FOR: Final = 300.0
 """Seconds in which a shared server may still ask, or log, for a call that was cancelled."""
 
@@ -64,16 +67,24 @@ class AbandonedCalls:
 
     def __init__(self) -> None:
         # When they were cancelled, the oldest first; 0 stands for more of them.
-        self._cancelled: dict[int, float] = {}
+        self._cancelled: dict[object, float] = {}
+        self._withdrawn: Newest[object, None] = Newest(_MAX_WITHDRAWN)
 
     def add(self, call_id: int) -> None:
         key = call_id if len(self._cancelled) < MAX_ABANDONED else 0
         self._cancelled.pop(key, None)
         self._cancelled[key] = time.monotonic()
 
-    def discard(self, call_id: int) -> None:
+    def discard(self, key: object) -> None:
         """Forget one, which the server has answered."""
-        self._cancelled.pop(call_id, None)
+        self._cancelled.pop(key, None)
+
+    def withdraw(self, key: object) -> None:
+        """Note a request that is no call. Servers of Go answer a cancelled subscription."""
+        self._withdrawn[key] = None
+
+    def was_withdrawn(self, key: object) -> bool:
+        return key in self._withdrawn
 
     def may_speak(self) -> bool:
         """Return whether the server may still ask, or log, for one of them."""
