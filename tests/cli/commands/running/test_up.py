@@ -6,6 +6,7 @@ The command is a fork (`tests/e2e/forking.py`); its control plane and workers ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -72,7 +73,8 @@ class _Up:
 
     async def end(self) -> int:
         if self.process.returncode is None:
-            self.process.terminate()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself just now
+                self.process.terminate()
         async with asyncio.timeout(BOUND):
             await self._reading
             return await self.process.wait()
