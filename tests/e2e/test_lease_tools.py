@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from mcp.client.subscriptions import (
 )
 from tests.conftest import BOUND, absent
 from tests.e2e.clients import node
+from tests.e2e.forking import run_leaseway
 from tests.e2e.mcp_front import ERAS, PLACES, Place, front, text_of
 from tests.e2e.system import SERVERS, eventually, official_server, running
 from tests.ports import free_port
 
-from leaseway.sdk import AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFound
+from leaseway.sdk import AsyncClient, AsyncSession, InvalidArguments, LeaseRevoked, ToolNotFound
 
 GROWING = {
     "growing": official_server(
@@ -79,6 +81,24 @@ async def test_a_session_lists_and_calls_the_tools_of_its_own_instance(place: Pl
         assert (await one.call_tool("g_add", {"a": 1, "b": 2, "c": 3})).text == "6"
         await one.release("growing")
         assert await names(one) == AT_FIRST
+
+
+async def test_another_client_continues_a_session_with_the_tools_of_its_instance(
+    place: Place,
+) -> None:
+    async with place.sdk.session("shared") as one, asyncio.timeout(2 * BOUND):
+        await one.call_tool("g_login", {"user": "ada"})
+        async with AsyncClient(place.system.address) as other:
+            assert await names(other.session("shared")) == LOGGED_IN
+        async with AsyncClient(place.system.address) as other:
+            same = other.session("shared")
+            assert (await same.call_tool("g_whoami", {"prefix": "I am"})).text == "I am ada"
+            assert "Describe ada" in str((await same.get_prompt("g_portrait")).messages)
+            with pytest.raises(ToolNotFound):
+                await other.session("else").call_tool("g_whoami", {"prefix": "I am"})
+        listing = ("tools", "growing", "--session", "shared", "--json")
+        listed = await run_leaseway("--address", place.system.address, *listing)
+        assert [tool["name"] for tool in json.loads(listed.stdout)] == LOGGED_IN
 
 
 async def offered(session: AsyncSession) -> tuple[list[str], list[str], list[str]]:

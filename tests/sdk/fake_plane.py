@@ -281,11 +281,16 @@ class FakeControlPlane(
 
     async def FindLease(self, request: Any, context: Any) -> Any:
         self.finds.append(request)
+        answer = leases_pb2.FindLeaseResponse()
         for worker in self.workers:
             for lease in worker.leases.values():
                 if (lease.session, lease.server_id) == (request.session, request.server_id):
                     return leases_pb2.FindLeaseResponse(worker=worker.ref, lease_id=lease.id)
-        return leases_pb2.FindLeaseResponse()
+                if lease.session == request.session and not request.server_id:
+                    answer.leases.add(
+                        server_id=lease.server_id, lease_id=lease.id, worker=worker.ref
+                    )
+        return answer
 
     async def ShareSessionEnds(self, request: Any, context: Any) -> Any:
         return leases_pb2.ShareSessionEndsResponse(run="fake")

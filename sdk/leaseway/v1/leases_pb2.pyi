@@ -263,7 +263,9 @@ class FindLeaseRequest(_message.Message):
     session: _builtins.str
     """The session of the lease."""
     server_id: _builtins.str
-    """The server that is leased."""
+    """The server that is leased. Empty means all of them. Older control planes then answer
+    INVALID_REQUEST.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -292,25 +294,65 @@ class FindLeaseResponse(_message.Message):
 
     WORKER_FIELD_NUMBER: _builtins.int
     LEASE_ID_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease. Empty if there is none."""
     @_builtins.property
     def worker(self) -> _catalog_pb2.WorkerRef:
         """The worker that holds it. Unset means that no worker has reported one."""
 
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionLease]:
+        """The leases of the session, if no server was named, ordered by server, at most 1,000. Those for
+        servers that the caller may not know of are missing.
+        """
+
     def __init__(
         self,
         *,
         worker: _catalog_pb2.WorkerRef | None = ...,
         lease_id: _builtins.str = ...,
+        leases: _abc.Iterable[Global___SessionLease] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "leases", b"leases", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FindLeaseResponse: _TypeAlias = FindLeaseResponse  # noqa: Y015
+
+@_typing.final
+class SessionLease(_message.Message):
+    """A lease of a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    """The server that is leased."""
+    lease_id: _builtins.str
+    """The lease."""
+    @_builtins.property
+    def worker(self) -> _catalog_pb2.WorkerRef:
+        """The worker that holds it."""
+
+    def __init__(
+        self,
+        *,
+        server_id: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        worker: _catalog_pb2.WorkerRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "server_id", b"server_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionLease: _TypeAlias = SessionLease  # noqa: Y015
 
 @_typing.final
 class ShareSessionEndsRequest(_message.Message):

@@ -65,7 +65,8 @@ class PlacementServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FindLease(self, request, context):
-        """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing.
+        """Returns the lease of a (tenant, session, server) that a worker has reported, or those of a session
+        for all servers. Reserves nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

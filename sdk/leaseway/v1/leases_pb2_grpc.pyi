@@ -38,7 +38,9 @@ class PlacementServiceStub:
     worker reports the lease, or that a request for it has failed, or 10 s have passed.
     """
     FindLease: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]
-    """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+    """Returns the lease of a (tenant, session, server) that a worker has reported, or those of a session
+    for all servers. Reserves nothing.
+    """
     ShareSessionEnds: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ShareSessionEndsRequest, _leases_pb2.ShareSessionEndsResponse]
     """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
     which open each other's sessions by their ids.
@@ -54,7 +56,9 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     worker reports the lease, or that a request for it has failed, or 10 s have passed.
     """
     FindLease: _aio.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]  # type: ignore[assignment]
-    """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+    """Returns the lease of a (tenant, session, server) that a worker has reported, or those of a session
+    for all servers. Reserves nothing.
+    """
     ShareSessionEnds: _aio.UnaryUnaryMultiCallable[_leases_pb2.ShareSessionEndsRequest, _leases_pb2.ShareSessionEndsResponse]  # type: ignore[assignment]
     """Records which sessions have ended for good, and tells which of others have. For MCP fronts,
     which open each other's sessions by their ids.
@@ -79,7 +83,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.FindLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.FindLeaseResponse, _abc.Awaitable[_leases_pb2.FindLeaseResponse]]:
-        """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing."""
+        """Returns the lease of a (tenant, session, server) that a worker has reported, or those of a session
+        for all servers. Reserves nothing.
+        """
 
     @_abc_1.abstractmethod
     def ShareSessionEnds(

@@ -181,10 +181,14 @@ async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
         assert (found.worker.id, found.worker.incarnation, found.lease_id) == ("w1", "run-1", "L1")
         other = leases_pb2.FindLeaseRequest(session="s", server_id="desk", tenant="acme")
         assert not (await find(other)).HasField("worker")
+        [of_session] = (await find(leases_pb2.FindLeaseRequest(session="s"))).leases
+        assert (of_session.worker, of_session.server_id) == (found.worker, "desk")
+        assert of_session.lease_id == "L1"
         assert running.plane.state.placements.load("w1") == 1
     await running.until(lambda state: not state.workers["w1"].connected)
     assert not (await find(request)).HasField("worker")
-    blank = leases_pb2.FindLeaseRequest(session="s")
+    assert not (await find(leases_pb2.FindLeaseRequest(session="s"))).leases
+    blank = leases_pb2.FindLeaseRequest(server_id="desk")
     assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
 
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 from tests.conftest import BOUND
-from tests.sdk.fakes import FakeWorker
+from tests.sdk.fakes import FakeControlPlane, FakeWorker
 
 from leaseway.sdk import AsyncClient, ToolNotFound
 from leaseway.sdk.relay import hear_servers
@@ -35,6 +35,18 @@ async def test_only_the_session_of_the_lease_sees_its_tools(
     assert [tool.name for tool in await client.list_tools()] == ["desk_open", "time_now"]
     await client.session("one").release("desk")
     assert await names(client, "one") == ["desk_open", "time_now"]
+
+
+async def test_another_client_of_the_session_sees_its_tools(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    async with AsyncClient(plane.address) as first:
+        await first.session("one").acquire("desk")
+        worker.lease_tools = OPENED
+        session = client.session("one")
+        assert await names(client, "one") == ["desk_write", "time_now"]
+        assert not session.leases(), "listing is no use of the lease"
+        assert await names(client, "two") == ["desk_open", "time_now"]
 
 
 async def test_an_unchanged_list_is_kept(client: AsyncClient, worker: FakeWorker) -> None:

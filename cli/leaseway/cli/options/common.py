@@ -132,6 +132,13 @@ json_option = click.option(
 )
 
 
+seen_by_option = click.option(
+    "--session",
+    metavar="SESSION",
+    help="List what this session sees: its own servers may add, change and remove some.",
+)
+
+
 def examples(*lines: str) -> str:
     """Return a help epilog that shows command lines."""
     title = "Examples:" if len(lines) > 1 else "Example:"

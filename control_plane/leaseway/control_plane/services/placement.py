@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import grpc
 
+from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd, end_denial
 from leaseway.control_plane.core.placement.table import Placement, Preference
@@ -18,6 +19,7 @@ from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import (
     await_worker,
     find_lease,
+    find_leases,
     give_up_leases,
     holders,
     place_or_wait,
@@ -43,6 +45,8 @@ from leaseway.wire.timing.durations import seconds
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_SESSIONS = 1_000
+_MAX_FOUND = 1_000
+"""Leases of one session that one answer has."""
 _MAX_HEARING = 60.0
 """Seconds that a request may wait for the end of a session."""
 _ANSWER_MARGIN = 0.1
@@ -130,7 +134,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     async def FindLease(  # noqa: N802
         self, request: leases_pb2.FindLeaseRequest, context: _Context
     ) -> leases_pb2.FindLeaseResponse:
-        """Find the lease of a (tenant, session, server); wait for workers after a start."""
+        """Find the lease of a (tenant, session, server); wait for workers after a start.
+
+        Without a server, find those of the session at once, as far as workers have reported them.
+        """
+        if not request.server_id:
+            return await self._find_all(request, context)
         key = await self._key(request, context)
         async with counted(self._placing, key.tenant, context, self._plane):
             found = await self._find(key, context)
@@ -141,6 +150,23 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             worker=messages.worker_ref(state.workers[found.worker_id]),
             lease_id=found.lease_id or "",
         )
+
+    async def _find_all(
+        self, request: leases_pb2.FindLeaseRequest, context: _Context
+    ) -> leases_pb2.FindLeaseResponse:
+        await check_client(request.client, context, request.tenant, request.session)
+        reader = Reader(tenant_of(request.tenant), request.client.agent)
+        state = self._plane.state
+        found = find_leases(state, reader, request.session)
+        leases = [
+            leases_pb2.SessionLease(
+                server_id=lease.key.server_id,
+                lease_id=lease.id,
+                worker=messages.worker_ref(state.workers[lease.worker_id]),
+            )
+            for lease in found[:_MAX_FOUND]
+        ]
+        return leases_pb2.FindLeaseResponse(leases=leases)
 
     async def ShareSessionEnds(  # noqa: N802
         self, request: leases_pb2.ShareSessionEndsRequest, context: _Context

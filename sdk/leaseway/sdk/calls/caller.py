@@ -379,7 +379,7 @@ class CallRunner:
         if lease is not None:
             state.release = Release(key, lease.lease_id)
             return self._pool.link(lease.worker)
-        worker = await self._leases.find_worker(key)
+        worker = await self._leases.lookup.find_worker(key)
         if worker is not None:
             link = self._pool.link(worker)
         else:

@@ -101,13 +101,20 @@ class SessionLists:
         self._shared: WeakValueDictionary[tuple[str, str], _Lists] = WeakValueDictionary()
 
     async def of_session(
-        self, session: str, kind: ListKind
+        self, session: str, kind: ListKind, *, of_others: bool = False
     ) -> dict[ClientLease, LeaseItems[Any] | None]:
         """Return in what a list of each lease of a session differs; None for one that does not.
 
         A lease whose worker does not answer has what it told last.
+
+        Args:
+            session: The session.
+            kind: Which list is meant.
+            of_others: Whether leases count that only other clients of the session use.
         """
         leases = self._leases.book.held_leases(session)
+        if of_others:
+            leases = [*leases, *await self._leases_of_others(session)]
         lists = (self._list(lease, of_tools=kind == "tools") for lease in leases)
         found = await asyncio.gather(*lists) if leases else ()
         own = (known.items(kind) if known is not None else None for known in found)
@@ -223,7 +230,11 @@ class SessionLists:
             is_known_to_all: Whether it may be one of all: the control plane was not asked.
         """
         version = self._resolver.registry_version.version
-        found = await self._ask_workers(session, name, of_lease=not is_known_to_all)
+        held = sorted(self._leases.book.held_leases(session), key=attrgetter("key"))
+        found = await self._ask_workers(held, name, of_lease=not is_known_to_all)
+        if found is None and not is_known_to_all:
+            others = await self._leases_of_others(session)
+            found = await self._ask_workers(others, name, of_lease=True)
         if found is None:
             return None
         worker, answer = found
@@ -235,27 +246,33 @@ class SessionLists:
         self._targets[session, name] = _Resolved(target, version)
         return target
 
+    async def _leases_of_others(self, session: str) -> list[ClientLease]:
+        """Return the session's leases of servers of which this client holds none."""
+        found = await self._leases.lookup.of_session(session)
+        held = {lease.key.server_id for lease in self._leases.book.held_leases(session)}
+        return [lease for lease in found if lease.key.server_id not in held]
+
     async def _ask_workers(
-        self, session: str, name: NameOrItem, *, of_lease: bool
+        self, leases: Iterable[ClientLease], name: NameOrItem, *, of_lease: bool
     ) -> tuple[WorkerRun, leases_pb2.ResolveLeasedResponse] | None:
         """Resolve a name at the workers of a session's leases, without a control plane.
 
         Returns None if no leased server has it, or if no worker answers.
 
         Args:
-            session: The session.
+            leases: The leases.
             name: The name of a tool, or the prompt or resource.
             of_lease: Whether only what nobody but the lease has is meant.
         """
         kind, server_id = domain(name)
-        for lease in sorted(self._leases.book.held_leases(session), key=attrgetter("key")):
+        for lease in leases:
             if server_id not in ("", lease.key.server_id):
                 continue
             link = self._pool.link(lease.worker)
             request = leases_pb2.ResolveLeasedRequest(
                 client=self._identity.client_info,
                 tenant=self._identity.tenant,
-                session=session,
+                session=lease.key.session,
                 lease_id=lease.lease_id,
                 name=str(name),
                 kind=kind,

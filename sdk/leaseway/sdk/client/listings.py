@@ -184,7 +184,7 @@ async def fetch_of_session(
         user: The user for whom is listed; None means the client's.
     """
     items = await fetch(runtime, deadline, servers=servers, user=user)
-    leases = await runtime.caller.own_lists.of_session(session, kind)
+    leases = await runtime.caller.own_lists.of_session(session, kind, of_others=True)
     return with_own(items, kind, leases.values(), servers)
 
 

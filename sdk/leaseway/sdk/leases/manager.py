@@ -21,6 +21,7 @@ from leaseway.sdk.leases.book import LeaseBook
 from leaseway.sdk.leases.ends import LeaseChanges, LeaseEnds
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.lease import ClientLease
+from leaseway.sdk.leases.lookup import LeaseLookup
 from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.releases import LeaseReleases, is_acquired_by
 from leaseway.sdk.leases.state import Flight, Granted, Purpose, SessionLeases, Terms
@@ -45,7 +46,6 @@ from leaseway.wire.timing.running_tasks import start_lasting_task
 
 _ACQUIRE_TIMEOUT: Final = 600.0
 """Seconds for a lease's instance to start; the worker applies the server's own timeout."""
-_LOOKUP_TIMEOUT: Final = 2.0
 _RELEASE_TIMEOUT: Final = 5.0
 """Seconds to find a lease that is to be released; more than a new control plane takes to settle."""
 _IDLE_RETRY: Final = 10.0
@@ -73,6 +73,7 @@ class LeaseManager:
         losses: Detects that a lease was lost with its worker.
         ends: Tells who listens that a session's lease has ended.
         changes: Wakes who watches the leases of a session.
+        lookup: Finds leases that other clients of a session use.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class LeaseManager:
         # errors in the next loop.
         me = proxy(self)
         self.losses = LossDetector(control, self.book, lambda lost: me._release_lost(lost))
+        self.lookup = LeaseLookup(control)
         self._control = control
         self._pool = pool
         self._users = users
@@ -273,18 +275,6 @@ class LeaseManager:
                 await asyncio.sleep(delay)
                 session = self.book.session(key.session)
 
-    async def find_worker(self, key: LeaseKey) -> WorkerRun | None:
-        """Ask the control plane once which worker holds the lease of a key.
-
-        Returns None if no worker does, or if the control plane does not answer.
-        """
-        deadline = self._loop.time() + _LOOKUP_TIMEOUT
-        try:
-            answer = await self._control.find_lease(key.session, key.server_id, deadline)
-        except Fault:
-            return None
-        return worker_from_proto(answer.worker) if answer.HasField("worker") else None
-
     async def release(self, key: LeaseKey) -> bool:
         """Release the lease of a key; return whether this ended it.
 
@@ -311,11 +301,9 @@ class LeaseManager:
     async def _release_of_others(self, key: LeaseKey) -> bool:
         """Release the lease that other clients of a session use; return whether this ended one."""
         deadline = self._loop.time() + _RELEASE_TIMEOUT
-        answer = await self._control.find_lease(key.session, key.server_id, deadline)
-        if not answer.lease_id:
+        lease = await self.lookup.find(key, deadline)
+        if lease is None:
             return False
-        worker = worker_from_proto(answer.worker)
-        lease = ClientLease(key, answer.lease_id, worker, owned=False)
         is_ended = await self._releases.release(lease)
         # A call of this client may have joined it meanwhile.
         self.book.forget_released(key, lease.lease_id, self._loop.time())

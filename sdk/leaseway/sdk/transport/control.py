@@ -189,6 +189,8 @@ class ControlPlane:
     ) -> leases_pb2.FindLeaseResponse:
         """Return which worker holds the tenant's lease of a session for a server, if one does.
 
+        Without a server, return the session's leases for all servers.
+
         Raises:
             Fault: The control plane rejected the request, or could not be reached.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.control_plane.core.builders import START, coordinator, hello, lease, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
 
@@ -12,11 +14,12 @@ from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
-from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
+from leaseway.control_plane.core.queries.place import find_lease, find_leases, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.kinds.table import hidden_spec
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
 
@@ -98,3 +101,20 @@ def test_the_active_lease_of_a_key_is_on_a_worker_that_is_not_draining() -> None
     assert find_lease(state, LeaseKey("acme", "s", "a")) is None
     state.drain_worker("w1", START)
     assert find_lease(state, key) is None
+
+
+def test_the_leases_of_a_session_are_those_of_servers_that_the_reader_may_see() -> None:
+    granted = ServerPolicy(grants={"default": Grant(agents={"other": None})})
+    state, _ = started(spec("a", shared=False), replace(spec("b", shared=False), policy=granted))
+    held = (lease("L2", "w1", server_id="b"), lease("L1", "w1"), lease("L3", "w1", session="other"))
+    state.handle_report("w1", WorkerReport(gained=held), START)
+
+    def found(agent: str) -> list[str]:
+        return [one.id for one in find_leases(state, Reader("default", agent), "s")]
+
+    assert found("desk") == ["L1", "L2"]
+    assert found("other") == ["L1"]
+    state.handle_report("w1", WorkerReport(lost=("L1",)), START)
+    assert found("desk") == ["L2"]
+    state.drain_worker("w1", START)
+    assert not found("desk")

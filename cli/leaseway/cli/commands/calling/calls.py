@@ -17,6 +17,7 @@ from leaseway.cli.options.common import (
     client_options,
     examples,
     json_option,
+    seen_by_option,
     timeout_option,
 )
 from leaseway.cli.options.connection import with_client
@@ -43,15 +44,21 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("servers", nargs=-1)
 @click.option("--user", default="", help="The user who sees them; needs the role delegate.")
+@seen_by_option
 @json_option
 @client_options
 def tools(
-    servers: tuple[str, ...], user: str, as_json: bool, connection: ConnectionOptions
+    servers: tuple[str, ...],
+    user: str,
+    session: str | None,
+    as_json: bool,
+    connection: ConnectionOptions,
 ) -> None:
     """List the tools of all servers, or of SERVERS."""
 
     async def request(client: AsyncClient) -> ToolList:
-        found = await client.list_tools(servers=list(servers) or None)
+        whose = client if session is None else client.session(session)
+        found = await whose.list_tools(servers=list(servers) or None)
         await check_servers(client, servers, {t.server_id for t in found} | set(found.pending))
         return found
 

@@ -17,6 +17,7 @@ from leaseway.cli.options.common import (
     client_options,
     examples,
     json_option,
+    seen_by_option,
     timeout_option,
 )
 from leaseway.cli.options.connection import with_client
@@ -41,16 +42,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("servers", nargs=-1)
+@seen_by_option
 @json_option
 @client_options
-def prompts(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions) -> None:
+def prompts(
+    servers: tuple[str, ...], session: str | None, as_json: bool, connection: ConnectionOptions
+) -> None:
     """List the prompts of all servers, or of SERVERS.
 
     Required arguments are marked with a star.
     """
 
     async def request(client: AsyncClient) -> PromptList:
-        found = await client.list_prompts(servers=list(servers) or None)
+        whose = client if session is None else client.session(session)
+        found = await whose.list_prompts(servers=list(servers) or None)
         await check_servers(client, servers, {p.server_id for p in found} | set(found.pending))
         return found
 
@@ -116,17 +121,21 @@ def prompt(
 
 @click.command()
 @click.argument("servers", nargs=-1)
+@seen_by_option
 @json_option
 @client_options
-def resources(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions) -> None:
+def resources(
+    servers: tuple[str, ...], session: str | None, as_json: bool, connection: ConnectionOptions
+) -> None:
     """List the resources of all servers, or of SERVERS.
 
     Resource templates are listed, too.
     """
 
     async def request(client: AsyncClient) -> tuple[ResourceList, ResourceTemplateList]:
-        found = await client.list_resources(servers=list(servers) or None)
-        templates = await client.list_resource_templates(servers=list(servers) or None)
+        whose = client if session is None else client.session(session)
+        found = await whose.list_resources(servers=list(servers) or None)
+        templates = await whose.list_resource_templates(servers=list(servers) or None)
         listed_servers = {item.server_id for item in (*found, *templates)}
         await check_servers(client, servers, listed_servers | set(found.pending))
         return found, templates

@@ -183,9 +183,7 @@ class PlacementTable:
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
     _unanswered: dict[str, float] = field(default_factory=dict)
     _available: LoadOrder = field(default_factory=LoadOrder)
-    _fenced: Newest[str, LeaseKey] = field(  # by lease id
-        default_factory=partial(Newest, _MAX_FENCED)
-    )
+    _fenced: Newest[str, LeaseKey] = field(default_factory=partial(Newest, _MAX_FENCED))
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
     _lost: list[HeldLease] = field(default_factory=list)  # with their workers, for the owner
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
@@ -196,6 +194,12 @@ class PlacementTable:
     def leases_of(self, key: LeaseKey) -> tuple[HeldLease, ...]:
         """Return the leases with a key, oldest first."""
         return tuple(self._by_key.get(key, ()))
+
+    def keys_of_session(self, tenant: str, session: str) -> set[LeaseKey]:
+        """Return what a session has leases of."""
+        workers = self._sessions.get((tenant, session), ())
+        keys = (lease.key for worker in workers for lease in self._held.get(worker, {}).values())
+        return {key for key in keys if (key.tenant, key.session) == (tenant, session)}
 
     def workers_of(self, key: LeaseKey) -> list[str]:
         """Return the workers with leases or a reservation for a key, oldest first."""

@@ -293,6 +293,19 @@ def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 
+def find_leases(state: Coordinator, reader: Reader, session: str) -> list[HeldLease]:
+    """Return a session's reported leases, ordered by server, one for each that a reader may see."""
+    placements, servers = state.placements, state.servers
+    variants = servers.variants_of(reader.tenant)
+    found = (
+        placements.find_active(key, partial(_keeps_leases, state))
+        for key in sorted(placements.keys_of_session(reader.tenant, session))
+        if (variant := variants.get(key.server_id)) is not None
+        and servers.may_see(variant, reader.tenant, reader.agent)
+    )
+    return [lease for lease in found if lease is not None]
+
+
 def workers_for(state: Coordinator, served: Served) -> Sequence[WorkerRecord]:
     """Return the workers that serve a variant; all of them serve the built-in toolset."""
     if not is_admin(served):
