@@ -24,7 +24,7 @@ from tests.e2e.mcp_front import (
     text_of,
 )
 from tests.e2e.servers import raw_http_server
-from tests.e2e.system import eventually, running
+from tests.e2e.system import eventually, official_server, running
 from tests.mcp_answers import response_in
 
 
@@ -40,13 +40,24 @@ async def call(
         return response
 
 
+async def listed(http: aiohttp.ClientSession, url: str, session: str) -> set[str]:
+    """Return the names of the tools that an MCP session sees."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
+        tools = (await response_in(answer))["result"]["tools"]
+        return {tool["name"] for tool in tools}
+
+
 async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEWAY_KEY", KEY)
     environment = {"LEASEWAY_KEY": KEY}
     async with (
-        running(tmp_path, COUNTER, environment=environment) as (system, sdk),
+        running(tmp_path, {"growing": official_server("growing.py")}, environment=environment) as (
+            system,
+            sdk,
+        ),
         part(system) as one,
         part(system) as other,
         aiohttp.ClientSession(headers=BEARER) as http,
@@ -54,7 +65,8 @@ async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_kil
         first, second = (f"http://{each_part.address}/mcp" for each_part in (one, other))
         async with http.post(first, json=INITIALIZE) as answer:
             session = answer.headers["Mcp-Session-Id"]
-        assert "error" not in await call(http, first, session, "next")
+        assert "error" not in await call(http, first, session, "login", user="ada")
+        assert "whoami" in await listed(http, first, session)
         before: list[str] = []
 
         async def is_listed() -> bool:  # the worker reports its lease with a delay
@@ -63,7 +75,8 @@ async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_kil
 
         await eventually(is_listed)
         await one.end(signal.SIGKILL)
-        assert "error" not in await call(http, second, session, "next")
+        assert "whoami" in await listed(http, second, session)
+        assert "error" not in await call(http, second, session, "whoami", prefix="I am")
         assert [lease.id for lease in await sdk.leases()] == before
         async with http.delete(second, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204

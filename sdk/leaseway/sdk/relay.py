@@ -455,7 +455,9 @@ async def announce_roots(
         events.reset()
 
 
-async def list_lease_items(session: AsyncSession, kind: ListKind) -> list[LeaseItems[Any]]:
+async def list_lease_items(
+    session: AsyncSession, kind: ListKind, *, of_others: bool = False
+) -> list[LeaseItems[Any]]:
     """List in what the leases of a session differ from the list of all; of most, nothing.
 
     The workers of the leases are asked. A lease whose worker does not answer has what it told last.
@@ -464,9 +466,10 @@ async def list_lease_items(session: AsyncSession, kind: ListKind) -> list[LeaseI
     Args:
         session: The session.
         kind: Which list is meant.
+        of_others: Whether leases count that only other relays of the session use.
     """
     runtime, key = session._scope()
-    leases = await runtime.caller.own_lists.of_session(key, kind)
+    leases = await runtime.caller.own_lists.of_session(key, kind, of_others=of_others)
     return [own for own in leases.values() if own]
 
 

@@ -8,7 +8,7 @@ from leaseway.front.calling.requests import Request
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.lists.definitions import PagedListing
 from leaseway.front.sessions.live_session import LiveSession
-from leaseway.sdk.relay import list_lease_items
+from leaseway.sdk.relay import LeaseItems, list_lease_items
 from leaseway.wire.listing.definitions import ListKind
 
 
@@ -25,7 +25,10 @@ async def listed_in(
     """
     scope = request.scope
     listing = await catalog.listing(kind, scope)
-    own = await list_lease_items(live.sdk, kind) if live is not None else []
+    own: list[LeaseItems[Any]] = []
+    if live is not None:
+        # A session that is continued here may have leases that this front has not used.
+        own = await list_lease_items(live.sdk, kind, of_others=live.is_continued)
     if scope:
         own = [lease for lease in own if lease.server_id == scope]
     if live is None or not own:

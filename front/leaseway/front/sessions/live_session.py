@@ -197,6 +197,7 @@ class LiveSession:
         renews: Whether its client may leave it for a new one after a call, so that results say a
             handle.
         has_told: Whether a result has said it.
+        is_continued: Whether another front, or an earlier run, has begun it.
         place: The handle of the session that has its leases; empty if it has them itself.
         placed: That session, once a request has needed it here.
         requests: Requests of its client.
@@ -232,7 +233,7 @@ class LiveSession:
         self.on_idle: Callable[[], None] | None = None
         self.outlet: LiveSession | None = None
         self.renews = bool(sealed.handle)
-        self.has_told = False
+        self.has_told = self.is_continued = False
         self.place = sealed.handle
         self.placed: LiveSession | None = None
         self.requests = 0

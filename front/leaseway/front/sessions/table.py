@@ -331,8 +331,10 @@ class SessionTable:
             # Another request may have opened it meanwhile, and changed what is recorded of it.
             is_open = session_id in self._live
             live = self.find(session_id, scope) if state is not None else None
-            if live is not None and state and not is_open:
-                live.restore(state)
+            if live is not None and not is_open:
+                live.is_continued = True
+                if state:
+                    live.restore(state)
             if live is not None and not live.is_handle:
                 await self._see(live)
             return live
