@@ -56,6 +56,29 @@ def test_each_client_keeps_its_servers_in_a_place_of_its_own(
     assert part(server(parsed, "s")).command == "x"
 
 
+@pytest.mark.parametrize("server_id", ["command", "url", "httpUrl", "servers", "mcp", "inputs"])
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (".mcp.json", ["mcpServers"]),
+        ("mcp.json", ["servers"]),
+        ("mcp.json", []),
+        ("settings.json", ["mcp", "servers"]),
+        ("opencode.json", ["mcp"]),
+        ("crush.json", ["mcp"]),
+        ("settings.json", ["context_servers"]),
+    ],
+)
+def test_a_server_may_be_called_like_a_key(name: str, path: list[str], server_id: str) -> None:
+    entry = {"command": ["x"], "type": "local"} if name == "opencode.json" else RUN
+    root: dict[str, Any] = {"s": entry, server_id: entry}
+    for key in reversed(path):
+        root = {key: root}
+    parsed = parse_text(json.dumps(root), name)
+    assert reasons(parsed) == []
+    assert parsed.servers.keys() == {VariantKey("s"), VariantKey(server_id)}
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -126,7 +126,8 @@ def form_of(root: Table, name: str, *, json_file: bool) -> ClientForm | None:
 def _form_by_container(
     root: Table, values: Mapping[str, Tree], name: str, *, json_file: bool
 ) -> ClientForm | None:
-    if find(root, MCP_AND_SERVERS.path) is not None:
+    listed = find(root, MCP_AND_SERVERS.path)
+    if listed is not None and not is_server(listed):
         return MCP_AND_SERVERS
     if json_file and isinstance(values.get("mcp"), Table):
         if name.startswith("opencode."):
@@ -140,12 +141,18 @@ def _form_by_container(
 
 
 def holds_servers(node: Tree) -> bool:
-    """Return whether a value is a mapping of servers: one has a command or a URL."""
+    """Return whether a value is a mapping of servers, with one at least."""
+    entries = node.entries if isinstance(node, Table) else ()
+    return any(is_server(entry.value) for entry in entries)
+
+
+def is_server(node: Tree) -> bool:
+    """Return whether a value is a server: it has a command or a URL, and none of that name."""
     entries = node.entries if isinstance(node, Table) else ()
     return any(
-        RENAMED.get(member.name, member.name) in ("command", "url")
+        not isinstance(entry.value, Table) or find(entry.value, ["path"]) is not None  # as Zed's
         for entry in entries
-        for member in entry.members
+        if RENAMED.get(entry.name, entry.name) in ("command", "url")
     )
 
 

@@ -13,6 +13,7 @@ from leaseway.control_plane.config.formats.client_forms import (
     ClientForm,
     find,
     holds_extensions,
+    is_server,
 )
 from leaseway.control_plane.config.formats.client_keys import looks_restrictive
 from leaseway.control_plane.config.formats.client_places import places_of
@@ -326,7 +327,7 @@ def report_other_containers(table: Table, form: ClientForm, where: Where) -> Non
         node = find(table, other.path)
         if other.path == form.path or not isinstance(node, Table) or not node.entries:
             continue
-        if other is GOOSE and not holds_extensions(node):
+        if is_server(node) or (other is GOOSE and not holds_extensions(node)):
             continue
         found[other.root] = node.at
     if find(table, form.path) is not None:
