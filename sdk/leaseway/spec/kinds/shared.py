@@ -209,8 +209,8 @@ class CommandPart(ChildPart):
         "",
         Key(
             OwnReader("file"),
-            "A file of `NAME=VALUE` lines on the worker, watched like a `{file}`; `env` overrides"
-            " it.",
+            "A file of `NAME=VALUE` lines on the worker, watched like a `{file}`; a value in quotes"
+            " may have several lines. `env` overrides it.",
         ),
     )
     pod_template: str = setting(
