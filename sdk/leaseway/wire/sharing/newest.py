@@ -20,6 +20,8 @@ class Newest(OrderedDict[KeyT, ValueT]):
         limit: The number of entries that it has room for, at least 1.
     """
 
+    __slots__ = ("_limit",)
+
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
