@@ -14,9 +14,26 @@ MANY = [f"server{n // 20:03}_some_tool_name_{n % 20:02}_{n}" for n in range(10_0
 
 
 @settings(deadline=None)
-@given(st.text("abc_", min_size=1, max_size=8), st.sets(st.text("abc_", max_size=8), max_size=20))
+@given(st.text("abcd", min_size=1, max_size=8), st.sets(st.text("abcd", max_size=8), max_size=20))
 def test_the_nearest_of_few_names_is_suggested(name: str, known: set[str]) -> None:
     assert alike(name, known) == nearest(name, known)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("everything_echo", ["echo", "web_echo"]),
+        ("mcp__leaseway__echo", ["echo"]),
+        ("server:echo", ["echo", "web_echo"]),
+        ("search", ["web_search", "web-search", "files/search"]),
+        ("quux", []),
+    ],
+)
+def test_a_name_with_another_prefix_or_none_is_suggested_first(
+    name: str, suggested: list[str]
+) -> None:
+    known = ["echo", "web_echo", "web_search", "web-search", "files/search", "unrelated_name"]
+    assert alike(name, known) == suggested
 
 
 def test_a_typing_error_is_found_among_ten_thousand() -> None:
