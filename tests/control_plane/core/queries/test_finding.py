@@ -28,11 +28,13 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
 from leaseway.spec.filters.names import NameFilter
 from leaseway.wire.advice import LISTED_BY
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import LeaseKey
 
 READER = Reader("default")
 
@@ -329,3 +331,21 @@ def test_a_server_that_has_not_started_is_known() -> None:
 
 def test_before_the_first_configuration_no_server_is_unknown() -> None:
     assert unknown_server(coordinator(), "default", ["a"], START) is None
+
+
+def test_no_name_is_unknown_before_a_configuration_was_read() -> None:
+    """A client that knows a server from an earlier control plane must try again."""
+    state = coordinator()
+    key = LeaseKey("default", "dialog", "a")
+    answers = [
+        place(state, key, (), START),
+        *(find_name(state, READER, name, START) for name in ("a_echo", "a:echo")),
+        find_resource(state, READER, "notes://a", START),
+    ]
+    for denied in answers:
+        assert isinstance(denied, Denial)
+        assert denied.reason is Reason.SYNCING
+    state.record_config_problems((), START)  # there is none, or a broken one
+    denied = find_name(state, READER, "a_echo", START)
+    assert isinstance(denied, Denial)
+    assert denied.reason is Reason.TOOL_NOT_FOUND

@@ -342,6 +342,8 @@ def no_server(
     state: Coordinator, reader: Reader, server_id: str, now: Moment
 ) -> PendingServers | Denial:
     """Return the answer for a server that is not in a reader's view."""
+    if not state.has_config:
+        return no_config()
     tenant, agent = reader.tenant, reader.agent
     key = state.servers.variants_of(tenant).get(server_id)
     if key is not None and not state.servers.may_see(key, tenant, agent):
@@ -364,6 +366,15 @@ def no_server(
     message = f"There is no server {shown(server_id)}."
     message += did_you_mean([repr(name) for name in near])
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata=advice_of(near, "servers"))
+
+
+def no_config() -> Denial:
+    """Return the answer for any name before a configuration was read: nobody knows which exist."""
+    message = (
+        "The control plane has just started and has not read its configuration yet. Try again in a"
+        " moment."
+    )
+    return Denial(Reason.SYNCING, message, _NOT_READY_RETRY)
 
 
 def pending_servers(state: Coordinator, reader: Reader) -> Iterator[str]:

@@ -19,6 +19,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries.place import (
     advice_of,
     did_you_mean,
+    no_config,
     no_server,
     pending_servers,
 )
@@ -94,6 +95,8 @@ def _find_for(
 
     So a call of a known name is told by the worker that a login comes first.
     """
+    if not state.has_config:
+        return no_config()
     found = find(state.view(reader))
     if not isinstance(found, Denial) and not _is_guess(found):
         return found
