@@ -70,9 +70,8 @@ class PlaneMeters:
         self._budgets = budgets
         self._clock = clock
         self._retention = Retention()
-        self._probes: Newest[int, tuple[str, float]] = Newest(
-            _MAX_PROBES
-        )  # some are never answered
+        # Some are never answered.
+        self._probes: Newest[int, tuple[str, float]] = Newest(_MAX_PROBES)
         self._pushed: dict[str, float] = {}
         self._collected_limits: Mapping[_LimitLabels, LimitStatus] = {}
         self.limits = LimitCounter(meter)

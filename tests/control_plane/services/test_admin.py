@@ -188,8 +188,8 @@ async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
     await running.until(lambda state: not state.workers["w1"].connected)
     assert not (await find(request)).HasField("worker")
     assert not (await find(leases_pb2.FindLeaseRequest(session="s"))).leases
-    blank = leases_pb2.FindLeaseRequest(server_id="desk")
-    assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
+    for blank in (leases_pb2.FindLeaseRequest(server_id="desk"), leases_pb2.FindLeaseRequest()):
+        assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
 
 
 async def test_finding_a_lease_waits_for_reports_after_a_start(
@@ -202,12 +202,15 @@ async def test_finding_a_lease_waits_for_reports_after_a_start(
         await changed(timeout)
 
     monkeypatch.setattr(running.plane, "wait_for_change", noted)
-    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
-    waiting = running.placement.FindLease(request, timeout=60)
+    find = running.placement.FindLease
+    waiting = find(leases_pb2.FindLeaseRequest(session="s", server_id="desk"), timeout=60)
+    all_of_it = find(leases_pb2.FindLeaseRequest(session="s"), timeout=60)
     async with asyncio.timeout(BOUND):
         await waits.wait()
+    running.load(spec("desk", shared=False))
     async with worker(running.address, leases=[LEASE]):
         assert (await waiting).lease_id == "L1"
+        assert [found.lease_id for found in (await all_of_it).leases] == ["L1"]
 
 
 async def test_finding_a_lease_ends_at_the_callers_deadline(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
 
 from leaseway.control_plane.core.catalog.subjects import Reader
+from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd, end_denial
 from leaseway.control_plane.core.placement.table import Placement, Preference
@@ -43,6 +45,7 @@ from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, LeaseKey, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
+FoundT = TypeVar("FoundT")
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_SESSIONS = 1_000
 _MAX_FOUND = 1_000
@@ -136,13 +139,13 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     ) -> leases_pb2.FindLeaseResponse:
         """Find the lease of a (tenant, session, server); wait for workers after a start.
 
-        Without a server, find those of the session at once, as far as workers have reported them.
+        Without a server, find those of the session.
         """
         if not request.server_id:
             return await self._find_all(request, context)
         key = await self._key(request, context)
         async with counted(self._placing, key.tenant, context, self._plane):
-            found = await self._find(key, context)
+            found = await self._find(partial(find_lease, key=key), context)
         if found is None:
             return leases_pb2.FindLeaseResponse()
         state = self._plane.state
@@ -155,9 +158,13 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self, request: leases_pb2.FindLeaseRequest, context: _Context
     ) -> leases_pb2.FindLeaseResponse:
         await check_client(request.client, context, request.tenant, request.session)
+        if not request.session:
+            await abort(context, Fault(Reason.INVALID_REQUEST, "A lease needs a session; set it."))
         reader = Reader(tenant_of(request.tenant), request.client.agent)
+        find = partial(find_leases, reader=reader, session=request.session)
+        async with counted(self._placing, reader.tenant, context, self._plane):
+            found = await self._find(find, context)
         state = self._plane.state
-        found = find_leases(state, reader, request.session)
         leases = [
             leases_pb2.SessionLease(
                 server_id=lease.key.server_id,
@@ -242,14 +249,15 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
 
-    async def _find(self, key: LeaseKey, context: _Context) -> Placement | None:
+    async def _find(self, find: Callable[[Coordinator], FoundT], context: _Context) -> FoundT:
+        """Return what is found among the reported leases; wait for something after a start."""
         while True:
-            found = find_lease(self._plane.state, key)
+            found = find(self._plane.state)
             remaining = min(
                 self._plane.state.settling_remaining(self._plane.clock()),
                 time_left(context, bounds.SETTLING) - _ANSWER_MARGIN,
             )
-            if found is not None or remaining <= 0.0:
+            if found or remaining <= 0.0:
                 return found
             await self._plane.wait_for_change(remaining)
 

@@ -178,7 +178,7 @@ class PlacementTable:
     _booked: dict[str, int] = field(default_factory=dict)
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _of_server: dict[str, int] = field(default_factory=dict)  # on all workers
-    _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    _sessions: dict[tuple[str, str], dict[tuple[str, str], int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
     _unanswered: dict[str, float] = field(default_factory=dict)
@@ -196,10 +196,9 @@ class PlacementTable:
         return tuple(self._by_key.get(key, ()))
 
     def keys_of_session(self, tenant: str, session: str) -> set[LeaseKey]:
-        """Return what a session has leases of."""
-        workers = self._sessions.get((tenant, session), ())
-        keys = (lease.key for worker in workers for lease in self._held.get(worker, {}).values())
-        return {key for key in keys if (key.tenant, key.session) == (tenant, session)}
+        """Return the keys for which a session has a lease or a reservation."""
+        held = self._sessions.get((tenant, session), ())
+        return {LeaseKey(tenant, session, server_id) for _worker, server_id in held}
 
     def workers_of(self, key: LeaseKey) -> list[str]:
         """Return the workers with leases or a reservation for a key, oldest first."""
@@ -545,7 +544,7 @@ class PlacementTable:
 
     def _session_workers(self, key: LeaseKey) -> Iterator[str]:
         """Yield the session's workers that have free capacity, least loaded first."""
-        workers = self._sessions.get((key.tenant, key.session), ())
+        workers = {worker for worker, _ in self._sessions.get((key.tenant, key.session), ())}
         available = [(self.load(worker), worker) for worker in workers if worker in self._available]
         return (worker_id for _, worker_id in sorted(available))
 
@@ -574,9 +573,9 @@ class PlacementTable:
         room.count(("server", server_id), *_add(self._of_server, server_id, step))
         room.count(("tenant", tenant), *_add(self._tenants, tenant, step))
         session = (key.tenant, key.session)
-        workers = self._sessions.setdefault(session, {})
-        _add(workers, worker_id, step)
-        if not workers:
+        held = self._sessions.setdefault(session, {})
+        _add(held, on_worker, step)
+        if not held:
             del self._sessions[session]
 
 
