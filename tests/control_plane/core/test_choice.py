@@ -14,7 +14,8 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement.table import HeldLease, LoadOrder, Placement
+from leaseway.control_plane.core.placement.load_order import LoadOrder
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 
