@@ -26,6 +26,7 @@ from leaseway.control_plane.core.placement.lease_ends import (
     EndNotices,
     LeaseEnds,
     ReportedLeaseEnd,
+    lost_unreported,
     lost_with_worker,
 )
 from leaseway.control_plane.core.placement.session_states import SessionStates
@@ -164,9 +165,11 @@ class Plane:
         finally:
             if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
-            lost = self.state.placements.pop_lost()
-            if lost:
+            placements = self.state.placements
+            lost, unreported = placements.pop_lost(), placements.pop_unreported()
+            if lost or unreported:
                 self.record_ends(map(lost_with_worker, lost))
+                self.record_ends(map(lost_unreported, unreported))
             serve_queue(self.state, self.clock())
             self.transitions += 1
             self.events.observe(self.state, self.clock())

@@ -127,6 +127,7 @@ class PlaceRequest(_message.Message):
     PREFERS_FIELD_NUMBER: _builtins.int
     KNOWN_ENDS_FIELD_NUMBER: _builtins.int
     MCP_CLIENT_FIELD_NUMBER: _builtins.int
+    ACQUIRER_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -154,6 +155,12 @@ class PlaceRequest(_message.Message):
     """The MCP client that the caller speaks for, as in AcquireLeaseRequest: among equally loaded workers
     one is chosen with a spare that serves this client. Empty means a caller that is no MCP client.
     Older control planes ignore it.
+    """
+    acquirer: _builtins.str
+    """The random name of the client, as in AcquireLeaseRequest. With `report_end`, an end is told to it
+    again until it names it in `known_ends`, because the response may have been lost. If a worker is
+    lost before it has reported a lease, the session is told so unless this client alone had been sent
+    to it. Empty from older clients, to whom neither applies. Older control planes ignore it.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -199,10 +206,11 @@ class PlaceRequest(_message.Message):
         prefers: _builtins.str = ...,
         known_ends: _abc.Iterable[_builtins.str] | None = ...,
         mcp_client: _builtins.bytes = ...,
+        acquirer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "known_ends", b"known_ends", "lost_lease", b"lost_lease", "mcp_client", b"mcp_client", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "exclude_workers", b"exclude_workers", "known_ends", b"known_ends", "lost_lease", b"lost_lease", "mcp_client", b"mcp_client", "prefers", b"prefers", "report_end", b"report_end", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -257,6 +257,31 @@ async def test_a_new_client_is_told_once_that_the_sessions_worker_is_lost(
     assert again.reason is not Reason.LEASE_LOST
 
 
+async def test_another_client_is_told_that_a_lease_may_have_been_lost_unreported(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1, AsyncExitStack() as stack:
+        await serve_desk(running, w1)
+        w2 = await stack.enter_async_context(worker(running.address, "w2"))
+        await w2.apply_until("desk", "time")
+        for session in ("s", "t"):
+            first = first_call(session=session, acquirer="one", prefers="w1")
+            assert (await running.placement.Place(first)).worker.id == "w1"
+        await w1.close()
+        await running.until(lambda state: not state.workers["w1"].connected)
+        soon = await fault_of(running.placement.Place(first_call(acquirer="two")))
+        assert soon.reason is Reason.SYNCING, "it may come back"
+        unreached = first_call(acquirer="two", exclude_workers=["w1"])
+        for _ in range(2):  # its answer may have been lost, as it does not name the end
+            fault = await fault_of(running.placement.Place(unreached))
+            assert fault.reason is Reason.LEASE_LOST
+            assert "was lost just after calls of the session had been sent" in fault.message
+        unreached.known_ends.append(fault.metadata["lease"])
+        assert (await running.placement.Place(unreached)).worker.id == "w2"
+        own = first_call(session="t", acquirer="one", exclude_workers=["w1"])
+        assert (await running.placement.Place(own)).worker.id == "w2", "it knows what it got"
+
+
 STARTED = leases_pb2.Lease(
     id="L1", server_id="desk", tenant="default", session="s", instance_id="run-1:1"
 )
@@ -280,12 +305,8 @@ async def lose_worker_in_use(running: Running) -> None:
 
 def first_call(**more: object) -> leases_pb2.PlaceRequest:
     """Return what a caller asks that knows of no lease of the session."""
-    return leases_pb2.PlaceRequest(
-        session="s",
-        server_id="desk",
-        report_end=True,
-        **more,  # type: ignore[arg-type]
-    )
+    asked: dict[str, Any] = {"session": "s", "server_id": "desk", "report_end": True, **more}
+    return leases_pb2.PlaceRequest(**asked)
 
 
 async def test_a_session_is_not_placed_beside_a_lease_whose_worker_one_caller_does_not_reach(

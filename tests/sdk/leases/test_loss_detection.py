@@ -77,6 +77,20 @@ async def test_a_lease_on_a_lost_worker_fails_calls_until_it_is_acquired_again(
     await session.call_tool("desk_open")
 
 
+async def test_a_client_names_the_end_that_the_control_plane_told_it(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    told = Fault(Reason.LEASE_LOST, "Lease L9 was lost.", metadata={"lease": "L9"})
+    plane.place_faults.append(told)
+    session = client.session("dialog")
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+    await session.call_tool("desk_open")
+    first, second = plane.places
+    assert (list(first.known_ends), list(second.known_ends)) == ([], ["L9"])
+    assert first.acquirer == second.acquirer != ""
+
+
 async def test_a_lost_lease_is_released_if_its_worker_becomes_reachable(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:

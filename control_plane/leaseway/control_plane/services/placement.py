@@ -15,8 +15,9 @@ import grpc
 from leaseway.control_plane.core.catalog.subjects import Reader
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.placement.caller import PlacementCaller
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd, end_denial
-from leaseway.control_plane.core.placement.table import Placement, Preference
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import (
     await_worker,
@@ -94,17 +95,19 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             )
             if awaited is not None:
                 await abort(context, messages.denial(awaited))
-        end = self._settle_end(key, excluded)
         known = (lease for lease in request.known_ends if 0 < len(lease) <= MAX_KEY_LENGTH)
         self._plane.end_notices.know(key, known, self._plane.clock().mono)
-        if end is not None and request.report_end and end.lease_id not in request.known_ends:
+        client = request.acquirer[:MAX_KEY_LENGTH]
+        end = self._settle_end(key, excluded, client if request.report_end else "")
+        if end is not None and request.report_end:
             await abort(context, messages.denial(end_denial(end)))
-        preferred = Preference(
+        caller = PlacementCaller(
             worker_id=request.prefers if request.prefers in workers else "",
             spares=await self._usable_spares(request, context),
+            client=client,
         )
         async with counted(self._placing, key.tenant, context, self._plane):
-            outcome = await self._place(key, frozenset(excluded), preferred, wait, context)
+            outcome = await self._place(key, frozenset(excluded), caller, wait, context)
         if self._plane.meters is not None:
             self._plane.meters.record_placement(outcome)
         if isinstance(outcome, Denial):
@@ -117,11 +120,14 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             known_end=self._plane.end_notices.last_told(key),
         )
 
-    def _settle_end(self, key: LeaseKey, excluded: Collection[str]) -> ReportedLeaseEnd | None:
+    def _settle_end(
+        self, key: LeaseKey, excluded: Collection[str], client: str
+    ) -> ReportedLeaseEnd | None:
         """Return the end of which the session of a key is to be told; count it as told.
 
         Args:
             excluded: The workers that the caller does not reach.
+            client: As for `EndNotices.settle`.
         """
         notices, now = self._plane.end_notices, self._plane.clock().mono
         with self._plane.transition() as (state, _):
@@ -129,7 +135,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
                 notices.record(given_up, now)
             if state.placements.has_lease(key):
                 return None
-            end = notices.settle(key, now)
+            end = notices.settle(key, now, client)
             if end is not None and end.how == "lost":
                 state.roster.fence(end.lease_id, key)  # its worker may come back with it
         return end
@@ -265,14 +271,14 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self,
         key: LeaseKey,
         excluded: frozenset[str],
-        preferred: Preference,
+        caller: PlacementCaller,
         wait: float,
         context: _Context,
     ) -> Placement | Denial:
         until = self._plane.clock().mono + wait
         while True:
             remaining = until - self._plane.clock().mono
-            outcome = self._try_place(key, excluded, preferred, wait=wait > 0)
+            outcome = self._try_place(key, excluded, caller, wait=wait > 0)
             if isinstance(outcome, Waiter):
                 left = time_left(context, bounds.MAX_PLACEMENT_WAIT)
                 remaining = min(remaining, left - _ANSWER_MARGIN)
@@ -303,7 +309,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         return True
 
     def _try_place(
-        self, key: LeaseKey, excluded: frozenset[str], preferred: Preference, *, wait: bool
+        self, key: LeaseKey, excluded: frozenset[str], caller: PlacementCaller, *, wait: bool
     ) -> Placement | PendingServers | Denial | Waiter:
         with self._plane.transition() as (state, now):
-            return place_or_wait(state, key, excluded, now, wait=wait, preferred=preferred)
+            return place_or_wait(state, key, excluded, now, wait=wait, caller=caller)

@@ -540,9 +540,14 @@ class LeaseManager:
             prefers=self._pool.local_id,
             known_ends=told,
             mcp_client=self._mcp_clients.get(key.session, b""),
+            acquirer=self._acquirer,
         )
         place = self._control.placement.Place
-        answer = await self._control.request(place, request, deadline, wait=wait)
+        try:
+            answer = await self._control.request(place, request, deadline, wait=wait)
+        except Fault as fault:
+            session.tell(key.server_id, fault)
+            raise
         if self.book.is_closing:  # its call would acquire a lease that nobody leaves
             raise client_closed(sent=False)
         worker = worker_from_proto(answer.worker)

@@ -298,6 +298,11 @@ class SessionLeases:
         slot = self._slots.get(server_id)
         return () if slot is None else slot.told
 
+    def tell(self, server_id: str, fault: Fault) -> None:
+        """Record that the control plane's answer told a caller how a lease has ended, if it did."""
+        if fault.metadata.get("lease"):
+            self._slot(server_id).tell(fault)
+
     def place(
         self,
         server_id: str,

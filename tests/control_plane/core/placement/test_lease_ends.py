@@ -7,7 +7,9 @@ from leaseway.control_plane.core.placement.lease_ends import (
     LeaseEnds,
     ReportedLeaseEnd,
     end_denial,
+    lost_unreported,
 )
+from leaseway.control_plane.core.placement.table import UnreportedLease
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import LeaseKey
 
@@ -77,13 +79,52 @@ def test_an_end_that_its_session_asked_for_replaces_an_earlier_notice() -> None:
 
 def test_an_end_that_the_session_knew_before_it_was_reported_is_not_told() -> None:
     notices = EndNotices()
-    notices.know(key(), ["run-1"], 0.0)
+    notices.know(key(), ["run-1", "run-9"], 0.0)
     notices.record(unasked(1), 1.0)
     assert notices.settle(key(), 1.0) is None
-    notices.record(unasked(1, "other"), 1.0)  # another session knows nothing
+    notices.record(unasked(9, "other"), 1.0)  # another session knows nothing
     assert notices.settle(key("other"), 1.0) is not None
     notices.record(unasked(2), 2.0)
     assert notices.settle(key(), 2.0) == unasked(2)
+
+
+def test_a_client_that_did_not_get_the_answer_is_told_again() -> None:
+    notices = EndNotices()
+    notices.record(unasked(1), 0.0)
+    assert notices.settle(key(), 1.0, "one") == unasked(1)
+    assert notices.settle(key(), 2.0, "two") is None, "the session counts as told"
+    assert notices.settle(key(), 3.0, "one") == unasked(1)
+    notices.know(key(), ["run-1"], 4.0)
+    assert notices.settle(key(), 4.0, "one") is None
+    notices.record(unasked(2), 5.0)
+    assert notices.settle(key(), 5.0, "one") == unasked(2)
+    assert notices.settle(key(), 700.0, "one") is None
+
+
+def unreported(*clients: str) -> ReportedLeaseEnd:
+    return lost_unreported(UnreportedLease("run-unreported-1", key(), "w1", frozenset(clients)))
+
+
+def test_a_lease_that_was_never_reported_is_told_unless_its_client_alone_could_have_it() -> None:
+    for clients, told_to in ((["one"], "two"), (["one", "two"], "one"), ([""], "two")):
+        notices = EndNotices()
+        notices.record(unreported(*clients), 0.0)
+        assert notices.settle(key(), 1.0, told_to) == unreported(*clients)
+        assert notices.settle(key(), 1.0, "three") is None
+    notices = EndNotices()
+    notices.record(unreported("one"), 0.0)
+    assert notices.settle(key(), 1.0, "one") is None
+    assert notices.settle(key(), 1.0, "two") is None, "the first has told its session"
+
+
+def test_a_lease_that_was_never_reported_is_known_by_the_id_that_its_client_learned() -> None:
+    notices = EndNotices()
+    notices.know(key(), ["run-1", "other-2"], 0.0)
+    notices.record(unreported("one", "two"), 1.0)
+    notices.know(key(), ["run-1", "other-3"], 2.0)  # an older lease there, and one elsewhere
+    assert notices.find(key()) is not None
+    notices.know(key(), ["run-1", "run-4"], 3.0)
+    assert notices.settle(key(), 3.0, "two") is None
 
 
 def test_an_end_is_told_for_ten_minutes_and_notices_are_bounded() -> None:

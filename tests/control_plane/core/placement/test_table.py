@@ -12,12 +12,14 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
+from leaseway.control_plane.core.placement.caller import PlacementCaller
 from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 
 WORKERS = Able(("w1", "w2"))
 ONLY = Able(("w1",))
+BESIDE_W2 = PlacementCaller("w2")
 
 
 def key(session: str, server_id: str = "a") -> LeaseKey:
@@ -121,22 +123,22 @@ def test_the_callers_worker_is_chosen_if_it_has_little_more_load() -> None:
     table = table_of(w1=100, w2=100)
     for number in range(3):
         table.add_lease(held(f"L{number}", "w2", f"s{number}"))
-    assert table.place(key("a"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
-    assert table.place(key("b"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
-    assert table.place(key("c"), WORKERS, (), 0.0, preferred="w2") == Placement("w1"), "5 above"
+    assert table.place(key("a"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w2")
+    assert table.place(key("b"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w2")
+    assert table.place(key("c"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w1"), "5 above"
     for number in range(80):
         table.add_lease(held(f"M{number}", ("w1", "w2")[number % 2], f"t{number}"))
     assert (table.load("w1"), table.load("w2")) == (41, 45)
-    assert table.place(key("d"), WORKERS, (), 0.0, preferred="w2") == Placement("w2")
-    assert table.place(key("e"), WORKERS, (), 0.0, preferred="w2") == Placement("w2"), "41 // 8"
-    assert table.place(key("f"), WORKERS, (), 0.0, preferred="w2") == Placement("w1")
+    assert table.place(key("d"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w2")
+    assert table.place(key("e"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w2"), "41 // 8"
+    assert table.place(key("f"), WORKERS, (), 0.0, caller=BESIDE_W2) == Placement("w1")
 
 
 def test_a_callers_worker_that_cannot_hold_the_lease_is_not_chosen() -> None:
     def placed(eligible: Able, *excluded: str, session: str = "s", room: int = 10) -> str:
         table = table_of(w1=10, w2=room)
         table.add_lease(held("L1", "w1", "mine"))
-        lease = table.place(key(session, "b"), eligible, excluded, 0.0, preferred="w2")
+        lease = table.place(key(session, "b"), eligible, excluded, 0.0, caller=BESIDE_W2)
         assert lease is not None
         return lease.worker_id
 
@@ -150,9 +152,30 @@ def test_a_callers_worker_that_cannot_hold_the_lease_is_not_chosen() -> None:
 def test_a_spare_comes_before_the_callers_worker() -> None:
     table = table_of(w1=10, w2=10)
     spare = Able(("w1", "w2"), spares=("w1",))
-    assert table.place(key("a"), spare, (), 0.0, preferred="w2") == Placement("w1")
+    assert table.place(key("a"), spare, (), 0.0, caller=BESIDE_W2) == Placement("w1")
     both = Able(("w1", "w2"), spares=("w1", "w2"))
-    assert table.place(key("b"), both, (), 0.0, preferred="w2") == Placement("w2")
+    assert table.place(key("b"), both, (), 0.0, caller=BESIDE_W2) == Placement("w2")
+
+
+def test_a_worker_may_have_been_lost_with_leases_that_it_has_not_reported() -> None:
+    table = table_of(w1=9, w2=9)
+    for session in ("held", "refused", "doubtful"):
+        table.place(key(session), ONLY, (), 0.0, caller=PlacementCaller(client="one"))
+    table.place(key("doubtful"), ONLY, (), 1.0, caller=PlacementCaller(client="two"))
+    table.place(key("elsewhere"), Able(("w2",)), (), 1.0)
+    table.add_lease(held("L1", "w1", "held"))
+    table.drop_reservation(key("refused"), "w1")
+    table.keep_reservations("w1", 12.5)
+    table.expire(12.4)
+    assert table.workers_of(key("doubtful")) == ["w1"], "beyond the time of a reservation"
+    table.remove_worker("w1", "run-7")
+    (lost,) = table.pop_unreported()
+    assert (lost.key, lost.worker_id) == (key("doubtful"), "w1")
+    assert lost.clients == {"one", "two"}
+    assert lost.id.startswith("run-7-")
+    assert [lease.id for lease in table.pop_lost()] == ["L1"]
+    table.remove_worker("w2")
+    assert table.pop_unreported() == []
 
 
 def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:

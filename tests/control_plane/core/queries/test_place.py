@@ -19,7 +19,8 @@ from tests.control_plane.core.fake_worker import FakeWorker, never_up, run, star
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import Placement, Preference
+from leaseway.control_plane.core.placement.caller import PlacementCaller
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries import place as module
 from leaseway.control_plane.core.queries.place import place, place_or_wait, serve_queue
@@ -102,7 +103,7 @@ def test_a_waiting_request_still_prefers_the_worker_of_its_caller() -> None:
     state = two_workers()
     for number in range(16):
         place(state, LeaseKey("default", f"s{number}", "a"), (), START)
-    waiter = place_or_wait(state, KEY, (), at(1), wait=True, preferred=Preference("w2"))
+    waiter = place_or_wait(state, KEY, (), at(1), wait=True, caller=PlacementCaller("w2"))
     assert isinstance(waiter, Waiter)
     later = at(1 + bounds.RESERVATION)  # all reservations have expired
     for name in ("w1", "w2"):

@@ -241,6 +241,28 @@ def test_a_drained_worker_is_not_reported_as_lost() -> None:
     assert reasons(state) == []
 
 
+def test_a_worker_that_does_not_return_may_have_granted_leases_unreported() -> None:
+    state = fleet("w1", "w2")
+    doubtful = KEY._replace(session="doubtful")
+    assert place(state, doubtful, {"w2"}, at(0.9)) == Placement("w1")
+    state.handle_worker_disconnected("w1", at(1))
+    again = place(state, doubtful, (), at(10.9))
+    assert isinstance(again, Denial)
+    assert again.reason is Reason.SYNCING
+    state.tick(at(11))
+    assert [lost.key for lost in state.placements.pop_unreported()] == [doubtful]
+    assert place(state, doubtful, (), at(11)) == Placement("w2")
+
+
+def test_a_worker_that_has_drained_leaves_no_lease_unreported() -> None:
+    state = fleet("w1", "w2")
+    assert place(state, KEY._replace(session="other"), {"w2"}, at(1)) == Placement("w1")
+    state.handle_report("w1", WorkerReport(draining=True), at(2))
+    state.handle_worker_disconnected("w1", at(2))
+    state.tick(at(12))
+    assert state.placements.pop_unreported() == []
+
+
 def test_a_lease_that_ended_between_two_reports_frees_its_reservation() -> None:
     state, _ = offered("a")
     brief = lease("L1", "w1")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.denial import Denial
-from leaseway.control_plane.core.placement.table import HeldLease
+from leaseway.control_plane.core.placement.table import HeldLease, UnreportedLease
 from leaseway.wire.bounds import LEASE_MEMORY
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.states import LEASE_END_REASONS, LeaseOutcome
@@ -34,6 +34,8 @@ class ReportedLeaseEnd:
     """Whether its session did not ask for the end."""
     message: str = ""
     """Why, in a sentence for its session; empty unless unasked."""
+    clients: frozenset[str] = frozenset()
+    """Of a lease that may have existed (`UnreportedLease`): who may have got it."""
 
     @property
     def key(self) -> LeaseKey:
@@ -41,6 +43,13 @@ class ReportedLeaseEnd:
 
 
 _MAX_NOTICES: Final = 16_384
+
+
+class _Told(NamedTuple):
+    """An end of which a session counts as told, and the client that has yet to show that it was."""
+
+    end: ReportedLeaseEnd
+    client: str = ""
 
 
 class EndNotices:
@@ -56,7 +65,7 @@ class EndNotices:
         self._settled: OrderedDict[str, float] = OrderedDict()
         # A caller hears of an end from the worker, perhaps before the control plane does.
         self._known: OrderedDict[tuple[LeaseKey, str], float] = OrderedDict()
-        self._told: Newest[LeaseKey, str] = Newest(_MAX_NOTICES)
+        self._told: Newest[LeaseKey, _Told] = Newest(_MAX_NOTICES)
 
     def record(self, end: ReportedLeaseEnd, now: float) -> None:
         """Record an end, unless its session already knows; its last one counts."""
@@ -64,7 +73,9 @@ class EndNotices:
         if end.lease_id in self._settled or not (end.session and end.server_id):
             return
         self._notices.pop(key, None)
-        if end.unasked and (key, end.lease_id) not in self._known:
+        if (key, end.lease_id) in self._known:
+            self._count_as_told(end, now)
+        elif end.unasked:
             self._notices[key] = (end, now)
         self._forget_old(now)
 
@@ -75,31 +86,59 @@ class EndNotices:
             lease_ids: The leases that have ended.
             now: The current time.
         """
+        end, told = self.find(key), self._told.get(key)
         for lease_id in lease_ids:
+            if end is not None and self._is_news_of(lease_id, end):
+                del self._notices[key]
+                end = None
+            if told is not None and told.end.lease_id == lease_id:
+                self._told[key] = _Told(told.end)  # its client has got the answer
             self._known[key, lease_id] = now
             self._known.move_to_end((key, lease_id))
         self._forget_old(now)
+
+    def _is_news_of(self, lease_id: str, end: ReportedLeaseEnd) -> bool:
+        """Return whether a lease is the one that was lost before its worker reported it."""
+        run = lease_id.rpartition("-")[0]
+        is_news = (end.key, lease_id) not in self._known and lease_id not in self._settled
+        return is_news and bool(end.clients) and end.lease_id.startswith(f"{run}-")
 
     def find(self, key: LeaseKey) -> ReportedLeaseEnd | None:
         """Return the end that the session of a key does not know."""
         entry = self._notices.get(key)
         return None if entry is None else entry[0]
 
-    def settle(self, key: LeaseKey, now: float) -> ReportedLeaseEnd | None:
-        """Return the end that the session of a key does not know, and count it as told."""
+    def settle(self, key: LeaseKey, now: float, client: str = "") -> ReportedLeaseEnd | None:
+        """Return the end of which a client of a session is to be told; it then counts as told.
+
+        A client that has not named the end that it was told last did not get the answer, and is
+        told again. One that alone could know of a lease is not told its end.
+
+        Args:
+            key: The session and server.
+            now: The current time.
+            client: The client that is told; empty if it is unknown, or acquires a lease whatever
+                ended.
+        """
         self._forget_old(now)
         entry = self._notices.pop(key, None)
         if entry is None:
-            return None
-        lease_id = entry[0].lease_id
-        self._settled[lease_id] = now
-        self._told[key] = lease_id
-        return entry[0]
+            told = self._told.get(key)
+            is_unheard = client and told is not None and told.client == client
+            return told.end if told is not None and is_unheard and self.last_told(key) else None
+        end, _ = entry
+        is_known = (key, end.lease_id) in self._known or (client and end.clients == {client})
+        self._count_as_told(end, now, "" if is_known else client)
+        return None if is_known else end
+
+    def _count_as_told(self, end: ReportedLeaseEnd, now: float, client: str = "") -> None:
+        self._settled[end.lease_id] = now
+        self._told[end.key] = _Told(end, client)
 
     def last_told(self, key: LeaseKey) -> str:
         """Return the last lease of a key whose end counts as told, or empty."""
-        lease_id = self._told.get(key, "")
-        return lease_id if lease_id in self._settled else ""
+        told = self._told.get(key)
+        return told.end.lease_id if told is not None and told.end.lease_id in self._settled else ""
 
     def _forget_old(self, now: float) -> None:
         oldest = now - LEASE_MEMORY
@@ -140,6 +179,16 @@ def lost_with_worker(lease: HeldLease) -> ReportedLeaseEnd:
     )
 
 
+def lost_unreported(lease: UnreportedLease) -> ReportedLeaseEnd:
+    """Return the end of a lease that a lost worker may have granted and not reported."""
+    message = (
+        f"Worker '{lease.worker_id}' was lost just after calls of the session had been sent to it."
+        " If it had granted them a lease, that was lost, and the state that the server kept for it."
+    )
+    end = _end_of(lease, "lost", message)
+    return replace(end, clients=lease.clients)
+
+
 def left_on_draining_worker(lease: HeldLease) -> ReportedLeaseEnd:
     """Return the end of a lease whose worker shuts down and takes no new calls."""
     return _end_of(
@@ -150,7 +199,9 @@ def left_on_draining_worker(lease: HeldLease) -> ReportedLeaseEnd:
     )
 
 
-def _end_of(lease: HeldLease, how: LeaseOutcome, message: str) -> ReportedLeaseEnd:
+def _end_of(
+    lease: HeldLease | UnreportedLease, how: LeaseOutcome, message: str
+) -> ReportedLeaseEnd:
     key = lease.key
     return ReportedLeaseEnd(
         lease_id=lease.id,

@@ -9,22 +9,24 @@ younger one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import inf, nextafter
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from leaseway.control_plane.core.placement.caller import ANY_CALLER, PlacementCaller
 from leaseway.control_plane.core.placement.load_order import LoadOrder
 from leaseway.control_plane.core.placement.room import RoomChanges
 from leaseway.wire import bounds
-from leaseway.wire.clients.greeting import COMMON
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.sharing.newest import Newest
 
 _Key = TypeVar("_Key")
 _AGE: Final = attrgetter("granted_at", "id")
+_MAX_CLIENTS: Final = 8
+"""Clients of a reservation that are told apart."""
 _MAX_FENCED = 16_384
 """Fenced leases to remember until their worker reconnects and ends them."""
 _MARGIN: Final = 4
@@ -85,22 +87,6 @@ class Eligible(Protocol):
 
 
 @dataclass(frozen=True)
-class Preference:
-    """What a caller prefers among the workers that may hold its lease.
-
-    Attributes:
-        worker_id: The worker in its process, or empty.
-        spares: Whom a spare may serve that it can use (`Greeting.accepted`).
-    """
-
-    worker_id: str = ""
-    spares: frozenset[str] = COMMON.accepted
-
-
-NO_PREFERENCE: Final = Preference()
-
-
-@dataclass(frozen=True)
 class Placement:
     """The worker to ask, and the id of the lease that it already holds, if any."""
 
@@ -108,13 +94,32 @@ class Placement:
     lease_id: str | None = None
 
 
-@dataclass(frozen=True)
+class UnreportedLease(NamedTuple):
+    """A lease that may have existed on a worker that was lost before it reported one.
+
+    Attributes:
+        id: Stands for the id that its worker gave it; begins as that does, with the worker's run.
+        clients: The clients of its session that were sent to the worker. If it is one alone, this
+            one knows whether there was a lease.
+    """
+
+    id: str
+    key: LeaseKey
+    worker_id: str
+    clients: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Reservation:
     worker_id: str
     until: float
+    clients: frozenset[str]
 
-    def renewed(self, now: float) -> _Reservation:
-        return _Reservation(self.worker_id, now + bounds.RESERVATION)
+    def renewed(self, now: float, client: str) -> _Reservation:
+        until, clients = now + bounds.RESERVATION, self.clients
+        if len(clients) < _MAX_CLIENTS:
+            clients = clients | {client}
+        return _Reservation(self.worker_id, until, clients)
 
 
 @dataclass
@@ -141,6 +146,8 @@ class PlacementTable:
     _fenced: Newest[str, LeaseKey] = field(default_factory=partial(Newest, _MAX_FENCED))
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
     _lost: list[HeldLease] = field(default_factory=list)  # with their workers, for the owner
+    _unreported: list[UnreportedLease] = field(default_factory=list)  # for the owner, too
+    _doubts: int = 0
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
 
     def has_lease(self, key: LeaseKey) -> bool:
@@ -255,7 +262,7 @@ class PlacementTable:
         now: float,
         of_tenant: int | None = None,
         of_server: int | None = None,
-        preferred: str = "",
+        caller: PlacementCaller = ANY_CALLER,
     ) -> Placement | None:
         """Choose a worker and reserve capacity on it.
 
@@ -270,7 +277,7 @@ class PlacementTable:
             now: The time on the control plane's monotonic clock.
             of_tenant: The tenant's limit of leases in the configuration, or None.
             of_server: The server's, or None.
-            preferred: The worker in the caller's process, or empty.
+            caller: Who asks.
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
@@ -279,14 +286,14 @@ class PlacementTable:
         booked = self._reserved.get(key)
         if booked is not None:
             if booked.worker_id not in excluded and eligible.accepts(booked.worker_id):
-                self._reserved[key] = self._reserved.pop(key).renewed(now)
+                self._reserved[key] = self._reserved.pop(key).renewed(now, caller.client)
                 return Placement(booked.worker_id)
             self._cancel(key)
         if self.is_tenant_full(key.tenant, of_tenant) or self.is_server_full(
             key.server_id, of_server
         ):
             return None
-        chosen = self._choose(key, eligible, excluded, preferred)
+        chosen = self._choose(key, eligible, excluded, caller.worker_id)
         chosen = chosen or self._displace(key, eligible, excluded)
         if chosen is None:
             return None
@@ -294,7 +301,8 @@ class PlacementTable:
         # comes later than this answer. Without a reservation, all callers of that time would be
         # sent to the same free place, and all but one be rejected. A caller that gives up says
         # nothing, so it ends by itself.
-        self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
+        clients = frozenset((caller.client,))
+        self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION, clients)
         _add(self._booked, chosen, 1)
         _add(self._unused, key.tenant, 1)
         self.room.is_greedy = self.room.is_greedy or self._unused[key.tenant] > 1
@@ -375,13 +383,39 @@ class PlacementTable:
                 if not held:
                     del known[lease.key]
 
-    def remove_worker(self, worker_id: str) -> None:
-        """Remove a lost worker with its leases and reservations."""
+    def remove_worker(self, worker_id: str, run: str = "") -> None:
+        """Remove a lost worker with its leases and reservations.
+
+        Args:
+            worker_id: The worker.
+            run: Its run, if it may have granted leases that it has not reported; else empty.
+        """
         self._lose(worker_id, list(self._held.get(worker_id, ())))
-        for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
+        for key in self._reserved_on(worker_id):
+            if run:
+                self._unreported.append(self.unreported_lease(key, run))
             self._cancel(key)
         self._available.remove(worker_id)
         self.record_contact(worker_id)
+
+    def keep_reservations(self, worker_id: str, until: float) -> None:
+        """Keep all reservations on a disconnected worker until it has returned or is lost.
+
+        It may have granted their leases and not reported them.
+        """
+        for key in self._reserved_on(worker_id):
+            booked = self._reserved.pop(key)
+            self._reserved[key] = replace(booked, until=max(until, booked.until))
+
+    def unreported_lease(self, key: LeaseKey, run: str) -> UnreportedLease:
+        """Return the lease that a run of a worker may have granted for its reservation of a key."""
+        booked = self._reserved[key]
+        self._doubts += 1
+        name = f"{run}-unreported-{self._doubts}"
+        return UnreportedLease(name, key, booked.worker_id, booked.clients)
+
+    def _reserved_on(self, worker_id: str) -> list[LeaseKey]:
+        return [key for key, booked in self._reserved.items() if booked.worker_id == worker_id]
 
     def replace_leases(
         self, worker_id: str, leases: Iterable[HeldLease]
@@ -402,6 +436,16 @@ class PlacementTable:
         """
         lost, self._lost = self._lost, []
         return lost
+
+    def pop_unreported(self) -> list[UnreportedLease]:
+        """Return the leases that may have been lost unreported since the last call."""
+        unreported, self._unreported = self._unreported, []
+        return unreported
+
+    def reserved_worker(self, key: LeaseKey) -> str:
+        """Return the worker with a reservation for a key, or empty."""
+        booked = self._reserved.get(key)
+        return "" if booked is None else booked.worker_id
 
     def _lose(self, worker_id: str, lease_ids: Iterable[str]) -> None:
         for lease_id in lease_ids:

@@ -14,9 +14,10 @@ from operator import attrgetter
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.caller import ANY_CALLER, PlacementCaller
 from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
 from leaseway.control_plane.core.placement.room import RoomChanges
-from leaseway.control_plane.core.placement.table import NO_PREFERENCE, Placement, Preference
+from leaseway.control_plane.core.placement.table import Placement
 from leaseway.wire import bounds
 from leaseway.wire.names import LeaseKey
 from leaseway.wire.sharing.turns import fair_order, find_evicted
@@ -35,14 +36,14 @@ class Waiter:
     Attributes:
         turn: Its position; the lowest is first.
         avoided: Workers not to try, with the monotonic time at which each may be tried again.
-        preferred: What its caller prefers among the workers.
+        caller: Who asks.
     """
 
     id: int
     turn: int
     key: LeaseKey
     avoided: Mapping[str, float] = field(default_factory=dict)
-    preferred: Preference = NO_PREFERENCE
+    caller: PlacementCaller = ANY_CALLER
 
     def at(self, now: float) -> Waiter:
         avoided = {worker: until for worker, until in self.avoided.items() if until > now}
@@ -68,7 +69,7 @@ class PlacementQueue:
         key: LeaseKey,
         avoided: Iterable[str],
         now: float,
-        preferred: Preference = NO_PREFERENCE,
+        caller: PlacementCaller = ANY_CALLER,
     ) -> Waiter | None:
         """Queue a request; return None if the queue is full.
 
@@ -86,7 +87,7 @@ class PlacementQueue:
             turn=turn,
             key=key,
             avoided=dict.fromkeys(avoided, until),
-            preferred=preferred,
+            caller=caller,
         )
         waiters = list(self._waiting.values())
         insort(waiters, waiter, key=attrgetter("turn"))

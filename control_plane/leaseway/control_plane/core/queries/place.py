@@ -13,18 +13,15 @@ from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.caller import ANY_CALLER, PlacementCaller
 from leaseway.control_plane.core.placement.capacity_errors import capacity_error, queue_full_error
 from leaseway.control_plane.core.placement.lease_ends import (
     ReportedLeaseEnd,
     left_on_draining_worker,
+    lost_unreported,
     lost_with_worker,
 )
-from leaseway.control_plane.core.placement.table import (
-    NO_PREFERENCE,
-    HeldLease,
-    Placement,
-    Preference,
-)
+from leaseway.control_plane.core.placement.table import HeldLease, Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -73,10 +70,10 @@ def place(
     key: LeaseKey,
     excluded: Collection[str],
     now: Moment,
-    preferred: Preference = NO_PREFERENCE,
+    caller: PlacementCaller = ANY_CALLER,
 ) -> Placement | PendingServers | Denial:
     """Choose a worker for a lease and reserve capacity on it (design.md#leases)."""
-    return _try_place(state, key, excluded, now, preferred) or _capacity_error(
+    return _try_place(state, key, excluded, now, caller) or _capacity_error(
         state, key, excluded, now
     )
 
@@ -86,7 +83,7 @@ def _try_place(
     key: LeaseKey,
     excluded: Collection[str],
     now: Moment,
-    preferred: Preference,
+    caller: PlacementCaller,
 ) -> Placement | PendingServers | Denial | None:
     """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
@@ -113,7 +110,7 @@ def _try_place(
         served=served,
         now=now.mono,
         max_leases=served.spec.instances.max_instances,
-        accepted=preferred.spares,
+        accepted=caller.spares,
     )
     ending = state.placements.workers_ending(key)
     policy = served.spec.policy
@@ -124,7 +121,7 @@ def _try_place(
         now.mono,
         policy.leases_of(key.tenant),
         policy.quota.leases,
-        preferred.worker_id,
+        caller,
     )
     if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
         message = (
@@ -185,7 +182,8 @@ def give_up_leases(
 
     These are leases on workers that shut down, and on disconnected ones that the caller does not
     reach either. Their worker may not know it yet, so that a caller elsewhere could still use them:
-    they are fenced. None are given up while the session has a valid one.
+    they are fenced. A disconnected worker may also have granted one and not reported it. None are
+    given up while the session has a valid one.
     """
     ends: list[ReportedLeaseEnd] = []
     if holders(state, key):
@@ -199,6 +197,11 @@ def give_up_leases(
         elif lease.worker_id in excluded:
             state.roster.fence(lease.id, key)
             ends.append(lost_with_worker(lease))
+    record = state.workers.get(state.placements.reserved_worker(key))
+    if record is not None and record.id in excluded and not record.connected:
+        unreported = state.placements.unreported_lease(key, record.hello.address.incarnation)
+        state.placements.drop_reservation(key, record.id)
+        ends.append(lost_unreported(unreported))
     return ends
 
 
@@ -250,14 +253,14 @@ def place_or_wait(
     now: Moment,
     *,
     wait: bool,
-    preferred: Preference = NO_PREFERENCE,
+    caller: PlacementCaller = ANY_CALLER,
 ) -> Placement | PendingServers | Denial | Waiter:
     """Place a lease after all waiting requests; with `wait`, queue it if there is no capacity."""
     serve_queue(state, now)
-    outcome = place(state, key, excluded, now, preferred)
+    outcome = place(state, key, excluded, now, caller)
     if not wait or not isinstance(outcome, Denial) or not outcome.is_temporary:
         return outcome
-    waiter = state.wait_queue.join(key, excluded, now.mono, preferred)
+    waiter = state.wait_queue.join(key, excluded, now.mono, caller)
     return waiter or queue_full_error(key.server_id)
 
 
@@ -276,7 +279,7 @@ def serve_queue(state: Coordinator, now: Moment) -> None:
         return
 
     def attempt(waiter: Waiter) -> Placement | Denial | None:
-        outcome = _try_place(state, waiter.key, waiter.avoided, now, waiter.preferred)
+        outcome = _try_place(state, waiter.key, waiter.avoided, now, waiter.caller)
         if isinstance(outcome, PendingServers):
             queue.mark_pending()
             return None

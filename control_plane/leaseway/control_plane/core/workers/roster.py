@@ -40,6 +40,9 @@ from leaseway.wire.sharing.newest import Newest
 _DUPLICATE_GRACE = 2.0
 """Seconds for which two leases may share a key: reports arrive 0.1 s late, or more under load."""
 
+_MARGIN = 1.0
+"""Seconds within which a worker that counts as lost is removed."""
+
 _LOST_RETENTION = 600.0
 """Seconds for which a lost worker and its open problem are kept."""
 
@@ -172,6 +175,9 @@ class Roster:
         self._disconnected[record.id] = record
         self._mark_changed(record.id)
         self.standing = object()
+        if record.lost_at is not None:
+            # A moment longer: until then its reservations tell that sessions may have leases there.
+            self.placements.keep_reservations(record.id, record.lost_at + _MARGIN)
         if record.draining and not self.placements.held_count(record.id):
             # If only its stream broke, the same run must be drained when it reconnects.
             self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
@@ -450,7 +456,9 @@ class Roster:
         self._mark_changed(worker_id)
         self.standing = object()
         self.generation += 1
-        self.placements.remove_worker(worker_id)
+        # A worker that drains has reported all leases before it says so, and grants no more.
+        run = "" if record.draining else record.hello.address.incarnation
+        self.placements.remove_worker(worker_id, run)
         self._clear_lost(worker_id)
 
     def _clear_lost(self, worker_id: str) -> None:
