@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,11 +163,12 @@ def test_retries_outlast_a_settling_control_plane() -> None:
     assert decide(fault, FailedTry(12, 60.0)) is None
 
 
-def test_a_cached_name_is_resolved_once_more() -> None:
-    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(1, 60.0, cached=True)) == Retry(
-        resolve=True
-    )
-    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(2, 60.0, cached=False)) is None
+@pytest.mark.parametrize("reason", [Reason.TOOL_NOT_FOUND, Reason.ARTIFACT_LOST])
+def test_a_cached_name_is_resolved_once_more(reason: Reason) -> None:
+    fault = Fault(reason, "No.")
+    assert decide(fault, FailedTry(1, 60.0, cached=True)) == Retry(resolve=True)
+    assert decide(replace(fault, started="yes"), FailedTry(1, 60.0, cached=True)) is None
+    assert decide(fault, FailedTry(2, 60.0, cached=False)) is None
 
 
 def test_a_call_to_a_server_that_became_shared_is_resolved_again() -> None:

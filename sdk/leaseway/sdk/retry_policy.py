@@ -22,6 +22,8 @@ UNREADY: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.NOT_AP
 """Reasons of a slow or unreachable worker, which may have capacity and is tried again later."""
 _DOWN: Final = UNREADY | {Reason.SERVER_NOT_READY, Reason.SERVER_LOST}
 """Reasons that explain a failed call better than the lack of capacity on the other workers."""
+_OUT_OF_DATE: Final = frozenset({Reason.TOOL_NOT_FOUND, Reason.ARTIFACT_LOST})
+"""Reasons of a name that is resolved as it was before: the worker with an artifact may be new."""
 _BUSY: Final = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED, Reason.AUTHORIZATION_FAILED})
 """Reasons with which a server or worker may ask the caller to retry later (HTTP 429, 503)."""
 _ROOM: Final = 0.25
@@ -93,7 +95,7 @@ def decide(
         state: The state of the call.
         uniform: Draws the jitter of the delay.
     """
-    if fault.reason is Reason.TOOL_NOT_FOUND:  # a cached name may be out of date
+    if fault.reason in _OUT_OF_DATE:
         return Retry(resolve=True) if state.cached and fault.started == "no" else None
     if fault.reason is Reason.NOT_LEASABLE:  # the server has become shared since it was resolved
         return Retry(resolve=True) if state.leased and state.tries < MAX_TRIES else None

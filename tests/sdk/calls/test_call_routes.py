@@ -17,6 +17,7 @@ from leaseway.sdk import (
 )
 from leaseway.sdk.calls import recovery
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,19 @@ async def test_a_long_wait_before_the_next_try_is_logged_with_its_cause(
     assert [record.getMessage() for record in caplog.records] == [
         "time_now is tried again in 0 seconds: No call is left."
     ]
+
+
+async def test_an_artifact_is_found_at_a_worker_that_serves_the_tool_only_now(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    mark = incarnation_mark(second.ref.incarnation)
+    kept = artifact_reference("desk", "open", "image/png", mark=mark, stored_at=0.0, noise=1)
+    plane.workers = [worker, second]
+    worker.faults = [Fault(Reason.ARTIFACT_LOST, "Not here.")] * 10
+    for _ in range(4):
+        await client.call_tool("time_now", {"file": kept})
+    assert (len(worker.calls), len(second.calls)) == (2, 4)
 
 
 async def test_calls_spread_over_workers(
