@@ -135,7 +135,7 @@ class PlacementTable:
     _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
     _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
     _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
-    _booked: dict[str, int] = field(default_factory=dict)
+    _booked: dict[str, dict[LeaseKey, None]] = field(default_factory=dict)  # by worker
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _of_server: dict[str, int] = field(default_factory=dict)  # on all workers
     _sessions: dict[tuple[str, str], dict[tuple[str, str], int]] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class PlacementTable:
         )
 
     def load(self, worker_id: str) -> int:
-        return self.held_count(worker_id) + self._booked.get(worker_id, 0)
+        return self.held_count(worker_id) + len(self._booked.get(worker_id, ()))
 
     def capacity(self, worker_id: str) -> int:
         return self._available.capacity(worker_id)
@@ -303,7 +303,7 @@ class PlacementTable:
         # nothing, so it ends by itself.
         clients = frozenset((caller.client,))
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION, clients)
-        _add(self._booked, chosen, 1)
+        self._booked.setdefault(chosen, {})[key] = None
         _add(self._unused, key.tenant, 1)
         self.room.is_greedy = self.room.is_greedy or self._unused[key.tenant] > 1
         self._unanswered.setdefault(chosen, now)
@@ -391,7 +391,7 @@ class PlacementTable:
             run: Its run, if it may have granted leases that it has not reported; else empty.
         """
         self._lose(worker_id, list(self._held.get(worker_id, ())))
-        for key in self._reserved_on(worker_id):
+        for key in list(self._booked.get(worker_id, ())):
             if run:
                 self._unreported.append(self.unreported_lease(key, run))
             self._cancel(key)
@@ -401,9 +401,10 @@ class PlacementTable:
     def keep_reservations(self, worker_id: str, until: float) -> None:
         """Keep all reservations on a disconnected worker until it has returned or is lost.
 
-        It may have granted their leases and not reported them.
+        It may have granted their leases and not reported them. They come last in the order of
+        expiry, so that later ones wait for them, no longer than `until` exceeds their own time.
         """
-        for key in self._reserved_on(worker_id):
+        for key in self._booked.get(worker_id, ()):
             booked = self._reserved.pop(key)
             self._reserved[key] = replace(booked, until=max(until, booked.until))
 
@@ -413,9 +414,6 @@ class PlacementTable:
         self._doubts += 1
         name = f"{run}-unreported-{self._doubts}"
         return UnreportedLease(name, key, booked.worker_id, booked.clients)
-
-    def _reserved_on(self, worker_id: str) -> list[LeaseKey]:
-        return [key for key, booked in self._reserved.items() if booked.worker_id == worker_id]
 
     def replace_leases(
         self, worker_id: str, leases: Iterable[HeldLease]
@@ -549,7 +547,10 @@ class PlacementTable:
 
     def _cancel(self, key: LeaseKey) -> None:
         booked = self._reserved.pop(key)
-        _add(self._booked, booked.worker_id, -1)
+        on_worker = self._booked[booked.worker_id]
+        del on_worker[key]
+        if not on_worker:
+            del self._booked[booked.worker_id]
         _add(self._unused, key.tenant, -1)
         self._count(key, booked.worker_id, -1)
 
