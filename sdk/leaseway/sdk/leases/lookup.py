@@ -8,10 +8,12 @@ from typing import Final
 from leaseway.sdk.leases.lease import ClientLease
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import WorkerRun, worker_from_proto
+from leaseway.wire.bounds import SETTLING
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import LeaseKey
 
-_TIMEOUT: Final = 2.0
+_TIMEOUT: Final = SETTLING + 1.0
+"""Seconds to wait; longer than a control plane that has just started waits for its workers."""
 
 
 class LeaseLookup:
