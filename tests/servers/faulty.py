@@ -134,6 +134,12 @@ class Calls:
             send({"method": "notifications/whatever", "params": {"a": 1}})
         answer(key, text("noted"))
 
+    def odd_notes(self, key, params):
+        for name in ("cancelled", "resources/updated", "progress", "message", "tools/list_changed"):
+            for odd in ({}, {"params": ["s3cret"]}, {"params": {"uri": 7, "level": "s3cret"}}):
+                send({"method": f"notifications/{name}", **odd})
+        answer(key, text("noted"))
+
     def not_reading(self, key, params):
         time.sleep(600)
 

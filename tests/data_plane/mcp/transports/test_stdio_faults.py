@@ -109,6 +109,14 @@ async def test_a_flood_of_notifications_does_not_delay_responses(bench: Bench) -
     assert await bench.text(instance, "call") == "noted"
 
 
+async def test_malformed_notifications_are_not_logged_with_what_they_say(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "odd_notes"))
+    assert await bench.text(instance, "call") == "noted"
+    assert caplog.records == []
+
+
 async def test_stderr_is_always_read_and_its_tail_is_limited(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "flood"))
     assert await bench.text(instance, "call") == "flooded"

@@ -539,7 +539,7 @@ class Peer(Dispatcher[TransportContext]):
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         """Handle the server's requests and notifications until the connection ends."""
-        await self._inbox.run(on_request, on_notify, on_notify_intercept, task_status)
+        await self._inbox.run(on_request, on_notify_intercept, task_status)
 
     def _handle_response(self, answer: JsonRpcMessage) -> bool:
         """Resolve the request that a response answers; return whether it was pending."""

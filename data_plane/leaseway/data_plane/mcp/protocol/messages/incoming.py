@@ -1,14 +1,15 @@
 """Handles a server's requests and notifications, such as progress and logs.
 
 The methods are called on the receive loop and return at once. Each request is handled in its own
-task, notifications by one consumer behind a bounded queue that drops the oldest.
+task. The official session gets requests and the events of its `subscriptions/listen`, but no other
+notifications: it would only validate them, and log each one that is malformed with what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 import anyio
 import anyio.abc
 import msgspec
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import CallOptions, OnNotifyIntercept, OnRequest
 from mcp.shared.dispatcher import run_notify_intercept as intercepted
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
@@ -50,7 +51,6 @@ from leaseway.wire.timing.running_tasks import RunningTasks
 
 _logger = logging.getLogger(__name__)
 
-MAX_NOTIFICATIONS: Final = 256
 MAX_REQUESTS: Final = 64
 _MAX_GUESSES: Final = 64
 """Calls of which one is chosen to be asked."""
@@ -297,10 +297,7 @@ class Inbox:
         self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
         self._handlers: RunningTasks[object] = RunningTasks()
-        self._queue: deque[tuple[str, Mapping[str, Any] | None]] = deque()
-        self._wake = LightEvent()
-        self._closed = False
-        self.dropped = 0
+        self._closed = LightEvent()
 
     def handle(self, message: JsonRpcMessage, related_call: ToolCall | None) -> None:
         """Dispatch a request or notification, with the call that it belongs to, if certain."""
@@ -351,34 +348,21 @@ class Inbox:
     async def run(
         self,
         on_request: OnRequest,
-        on_notify: OnNotify,
         intercept: OnNotifyIntercept | None,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
-        """Deliver notifications until `close`; handle requests meanwhile."""
+        """Handle requests and the events of `subscriptions/listen` until `close`."""
         self._on_request, self._intercept = on_request, intercept
         task_status.started()
         try:
-            while not self._closed:
-                await self._wake.wait()
-                self._wake.clear()
-                await self._deliver(on_notify)
+            await self._closed.wait()
         finally:
             self._on_request = None
             for task in self._handlers.values():
                 task.cancel()
 
     def close(self) -> None:
-        self._closed = True
-        self._wake.set()
-
-    async def _deliver(self, on_notify: OnNotify) -> None:
-        while self._queue:
-            method, params = self._queue.popleft()
-            try:
-                await on_notify(_MessageContext(self._kind, None), method, params)
-            except Exception:
-                _logger.exception("Handling %s of the server %s failed.", method, self._server)
+        self._closed.set()
 
     def _handle_request(self, message: JsonRpcMessage, method: str) -> None:
         if method == "ping":
@@ -454,13 +438,7 @@ class Inbox:
             self._on_tools_changed()
         elif method == "notifications/resources/updated":
             self._handle_update(params)
-        if intercepted(self._intercept, method, params):
-            return
-        if len(self._queue) >= MAX_NOTIFICATIONS:
-            self._queue.popleft()
-            self.dropped += 1
-        self._queue.append((method, params))
-        self._wake.set()
+        intercepted(self._intercept, method, params)
 
 
 def _params(message: JsonRpcMessage) -> Mapping[str, Any] | None:
