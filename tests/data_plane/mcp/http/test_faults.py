@@ -133,6 +133,32 @@ async def test_a_firewall_that_wants_to_see_a_browser_is_named(bench: Bench) -> 
     assert "credential" not in fault.message
 
 
+@pytest.mark.parametrize("session_id", [b"a\x01b", b"\xe9"])
+async def test_a_session_id_that_no_header_may_contain_fails_the_start(
+    bench: Bench, session_id: bytes
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        named = b"Mcp-Session-Id: %b\r\n\r\n" % session_id
+        writer.write(head % len(body) + named + body)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        fault = await bench.fails(bench.http_spec(url, protocol="legacy"))
+    assert "an MCP session id that has characters that no header may contain" in fault.message
+
+
+async def test_a_configured_session_id_that_no_header_may_contain_fails_the_start(
+    bench: Bench, address: str
+) -> None:
+    fault = await bench.fails(bench.http_spec(f"{address}/mcp", session_id="a\nb"))
+    assert "session_id of the server" in fault.message
+    assert "write it as one line" in fault.message
+
+
 class Proxy:
     """A proxy to a server that can be closed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -27,6 +28,9 @@ from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.data_plane.outgoing import MAX_SENDS, Credential, Outgoing, Route, is_refused
 from leaseway.wire.clients.mcp_headers import SESSION_HEADER
 from leaseway.wire.errors import Fault, Reason
+
+_can_be_sent: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*").fullmatch
+"""A value that a server's header had; bytes that are no UTF-8 are read as surrogates."""
 
 _logger = logging.getLogger(__name__)
 _ACCEPT: Final = "application/json, text/event-stream"
@@ -68,9 +72,19 @@ class HttpEndpoint:
         self._server = server
         self._http = http
         self._headers = check_headers(server, headers)
+        _check_text(server, "session_id", session_id)
         self._headers.popall("content-type", None)  # a body has its own; files of clients have any
 
     def open_session(self, session_id: str) -> None:
+        """Send further requests in a session of the server.
+
+        Raises:
+            Fault: SERVER_ERROR: no header may contain its id.
+        """
+        if not _can_be_sent(session_id):
+            raise unreadable(
+                self._server, "an MCP session id that has characters that no header may contain"
+            )
         self.session_id = session_id
         self.session_is_ours = True
 
@@ -332,13 +346,17 @@ def check_headers(server: str, headers: Mapping[str, str]) -> CIMultiDict[str]:
         Fault: SERVER_NOT_READY: one is invalid.
     """
     for name, value in headers.items():
-        if not value.isprintable():
-            raise _start_fault(
-                server,
-                f"headers.{name} of the server {server} contains a character "
-                "that no header may contain (a line break, say): write it as one line.",
-            )
+        _check_text(server, f"headers.{name}", value)
     return CIMultiDict(headers)
+
+
+def _check_text(server: str, setting: str, text: str) -> None:
+    if not text.isprintable():
+        raise _start_fault(
+            server,
+            f"{setting} of the server {server} contains a character "
+            "that no header may contain (a line break, say): write it as one line.",
+        )
 
 
 def parse_url(server: str, url: str, schemes: tuple[str, str]) -> URL:
