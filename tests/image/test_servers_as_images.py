@@ -190,6 +190,26 @@ async def test_a_missing_image_is_reported(box: Box, tmp_path: Path) -> None:
     assert f"the container engine could not run {absent_image}" in problem.message
 
 
+async def test_containers_of_a_command_are_removed_although_they_ignore_their_end(
+    box: Box, tmp_path: Path
+) -> None:
+    deaf = "trap '' TERM; . /boxed.sh; while :; do :; done"
+    entry = {
+        "transport": "stdio",
+        "command": box.engine,
+        "args": ["run", "-i", "--rm", "--entrypoint", "/bin/sh", box.image, "-c", deaf],
+    }
+    async with box.system(tmp_path, {"deaf": entry}) as (system, client):
+        async with client.session("one") as session:
+            assert (await session.call_tool("deaf:next", {})).text == "1"
+            assert box.containers()
+        await eventually(lambda: not box.containers())
+
+        await client.session("two").call_tool("deaf:next", {})
+        await system.workers["worker-1"].end(signal.SIGKILL)
+        await eventually(lambda: not box.containers())
+
+
 async def test_a_worker_removes_containers_of_dead_workers(box: Box, tmp_path: Path) -> None:
     orphan = box.run("create", "--label", f"{OWNER_LABEL}={_DEAD_OWNER}", box.image).strip()
     kept = box.run("create", "--label", f"{OWNER_LABEL}=another-machine:1:1:1:x", box.image).strip()

@@ -21,6 +21,10 @@ _NEEDS_OLDER_MCP: Final = re.compile(
 """How a Python server ends that was written for version 1 of the official package, on version 2."""
 
 
+_NAME_IN_USE: Final = re.compile(r"(?i)container name \S+ is already in use")
+"""How Docker and Podman refuse a second container of a command that names its container."""
+
+
 def not_started(server: str, problem: str, text: str) -> Fault:
     """Return the fault SERVER_NOT_READY for a server that could not be started.
 
@@ -55,6 +59,8 @@ def server_lost(
     text = f"{text}; it wrote last: {cause}"
     if _NEEDS_OLDER_MCP.match(cause):
         text += " (It seems to need version 1 of the package mcp: uvx --with 'mcp<2' PACKAGE)"
+    elif _NAME_IN_USE.search(cause):
+        text += " (Each instance has a container of its own: leave out --name)"
     return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 

@@ -163,6 +163,58 @@ async def test_a_container_whose_engine_is_busy_is_removed_later(
     assert tries.read_text() == "x\n" * 3
 
 
+_ENGINE = """#!/bin/sh
+echo "$@" >> "$ENGINE_CALLS"
+case "$*" in ps*leaseway.instance=*) echo c0ffee ;; esac
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> dict[str, str]:
+    """Return an environment with an engine that lists one container and notes its commands."""
+    program = tmp_path / "docker"
+    program.write_text(_ENGINE.replace("$ENGINE_CALLS", str(tmp_path / "calls")))
+    program.chmod(0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DOCKER_HOST": "there", "TOKEN": "s3cret"}
+
+
+async def test_the_container_of_a_command_is_found_and_removed_by_its_label(
+    tmp_path: Path, engine: dict[str, str]
+) -> None:
+    mine = Containers({}, "token")
+    given = ("docker", "run", "-i", "--rm", "--name", "its-own", "image:1", "--label", "x")
+    container = mine.adopt(given, engine)
+    assert container is not None
+    words = list(container.command)
+    owner, instance = words[3], words[5]
+    assert words[:2] + words[6:] == list(given)
+    assert (words[2], owner) == ("--label", f"leaseway.owner={mine.owner}")
+    assert (words[4], instance.partition("=")[0]) == ("--label", "leaseway.instance")
+    (cleanup,) = mine.cleanups()
+    client = {"PATH": engine["PATH"], "DOCKER_HOST": "there"}
+    assert (cleanup["environment"], container.environment) == (client, client)
+    await container.remove()
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert f"ps --all --quiet --no-trunc --filter label={instance}" in calls
+    assert "rm --force --volumes c0ffee" in calls
+
+
+@pytest.mark.parametrize(
+    ("command", "at"),
+    [
+        (("podman", "container", "run", "-i", "image"), 3),
+        (("/usr/bin/nerdctl", "run", "image"), 2),
+        (("docker", "exec", "-i", "mine", "server"), 0),
+        (("docker", "--context", "x", "run", "image"), 0),
+        (("docker", "compose", "run", "server"), 0),
+        (("python", "run"), 0),
+        (("docker",), 0),
+    ],
+)
+def test_only_commands_that_run_a_container_get_labels(command: tuple[str, ...], at: int) -> None:
+    assert containers._options_of_run(command) == at
+
+
 async def test_an_engine_that_hangs_keeps_no_other_work_from_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

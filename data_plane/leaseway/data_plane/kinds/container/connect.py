@@ -31,7 +31,7 @@ async def connect(reaper: Reaper, pods: Pods | None, context: ServerContext) -> 
         return await _connect_pod(pods, context)
     spec = context.spec
     container = reaper.containers.prepare(spec, context.resolved)
-    reaper.register_engine()
+    reaper.register_engines()
     launch = Launch(
         container.command,
         container.environment,

@@ -23,16 +23,21 @@ async def connect(reaper: Reaper, host: Host, context: ServerContext) -> Unopene
     """Return the connection of a new process."""
     spec, resolved = context.spec, context.resolved
     private = await _private_folder(reaper, context)
+    inherits = spec.part_as(ChildPart).inherit_env
+    environment = child_environment(host.environment, inherits, resolved.env)
+    command = (resolved.command, *resolved.args)
     try:
+        container = reaper.containers.adopt(command, environment)
+        reaper.register_engines()
         launch = await prepare(
             spec,
-            (resolved.command, *resolved.args),
-            child_environment(host.environment, spec.part_as(ChildPart).inherit_env, resolved.env),
+            command if container is None else container.command,
+            environment,
             reaper.cgroups,
             str(private or resolved.cwd),
             Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
         )
-        launch = replace(launch, private=private)
+        launch = replace(launch, private=private, container=container)
         process = await ServerProcess.start(context.server, launch, context.stderr, reaper)
     except BaseException:
         if private is not None:

@@ -1,8 +1,9 @@
-"""Runs servers that are images on this machine, with docker or podman.
+"""Containers of servers on this machine: of images, and of commands such as `docker run`.
 
 The server's process is the client of the container engine. Docker's containers are no children of
 the worker: each is removed after its client's exit, by the reaper after the worker's exit, and by
-the next worker that uses the engine if both were killed.
+the next worker that uses the engine if both were killed. A container outlives a client that is
+killed, and whatever ignores the end of its input and SIGTERM runs on without one.
 
 Values of the environment are never in a command: the engine's client passes them on from its own
 environment.
@@ -22,7 +23,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.failures import not_started
@@ -38,6 +39,12 @@ ENGINE_VARIABLE: Final = "LEASEWAY_CONTAINER_ENGINE"
 
 OWNER_LABEL: Final = "leaseway.owner"
 """A container's label with its worker process."""
+
+INSTANCE_LABEL: Final = "leaseway.instance"
+"""The label of a container that a command runs, whose name is its user's choice."""
+
+_CLIENTS: Final = frozenset((*_ENGINES, "nerdctl"))
+"""Programs that run a container by `run` or `container run`, with labels."""
 
 _CLIENT_VARIABLES: Final = re.compile(
     "(CONTAINERS?|DOCKER)_[A-Z_]+|DBUS_SESSION_BUS_ADDRESS|HOME|PATH|XDG_RUNTIME_DIR"
@@ -63,8 +70,10 @@ class Container:
     Attributes:
         command: Starts the engine's client, which runs the container.
         environment: The client's whole environment.
-        removal: The command that removes the container, in any state.
+        removal: The command that removes the container, in any state; without its id if `listing`
+            finds that.
         removals: Removes the containers of its worker.
+        listing: The command that prints its id, if it is not removed by its name; else empty.
     """
 
     name: str
@@ -73,6 +82,7 @@ class Container:
     environment: Mapping[str, str]
     removal: tuple[str, ...]
     removals: Removals
+    listing: tuple[str, ...] = ()
 
     async def remove(self) -> None:
         """Remove the container if it still exists, now or later."""
@@ -81,7 +91,7 @@ class Container:
     async def try_removal(self) -> str:
         """Remove the container if it still exists; return why that failed, or an empty text."""
         try:
-            done = await _threads.run(_run, self.removal, self.environment)
+            done = await _threads.run(_remove, self.listing, self.removal, self.environment)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             return f"{error}."
         stderr = done.stderr.strip()
@@ -128,6 +138,13 @@ class Removals:
                     del self._late[name]
 
 
+class _Engine(NamedTuple):
+    """A container engine's client, and what of its environment it reads."""
+
+    program: str
+    environment: tuple[tuple[str, str], ...]
+
+
 class Containers:
     """The containers of one worker process, which its environment and token identify."""
 
@@ -135,7 +152,7 @@ class Containers:
         self._environ = environ
         self.owner = f"{process_identity(os.getpid())}:{token}"
         self._removals = Removals()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping: dict[_Engine, asyncio.Task[None]] = {}
 
     def prepare(self, spec: ServerSpec, resolved: ResolvedValues) -> Container:
         """Return how to run a server's container; an empty command is the image's own.
@@ -157,8 +174,7 @@ class Containers:
                     " or in a file."
                 )
                 raise not_started(server, "START_FAILED", text)
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(engine))
+        self._use(engine, client_environment(self._environ))
         part = spec.part_as(ContainerPart)
         name = f"leaseway-{server}-{secrets.token_hex(6)}"
         argv = run_command(
@@ -179,16 +195,46 @@ class Containers:
             removals=self._removals,
         )
 
-    def cleanup(self) -> Mapping[str, object] | None:
-        """Return the reaper's commands for the worker's exit; None until an engine is used."""
-        engine = self._find_engine()
-        if self._sweeping is None or engine is None:
+    def adopt(self, command: tuple[str, ...], environment: Mapping[str, str]) -> Container | None:
+        """Return the container that a server's own command runs, such as `docker run`, or None.
+
+        Its command differs from the given one by labels, by which the container is found again.
+        """
+        at = _options_of_run(command)
+        engine = shutil.which(command[0], path=environment.get("PATH")) if at else None
+        if engine is None:
             return None
-        return {
-            "list": list_command(engine, self.owner),
-            "remove": remove_command(engine),
-            "environment": client_environment(self._environ),
-        }
+        client = client_environment(environment)
+        self._use(engine, client)
+        instance = secrets.token_hex(6)
+        labels = (f"{OWNER_LABEL}={self.owner}", f"{INSTANCE_LABEL}={instance}")
+        options = [word for label in labels for word in ("--label", label)]
+        return Container(
+            name=instance,
+            image="its image",
+            command=(*command[:at], *options, *command[at:]),
+            environment=client,
+            removal=remove_command(engine),
+            removals=self._removals,
+            listing=_list_command(engine, f"{INSTANCE_LABEL}={instance}"),
+        )
+
+    def cleanups(self) -> list[Mapping[str, object]]:
+        """Return the reaper's commands for the worker's exit, for each engine in use."""
+        return [
+            {
+                "list": list_command(used.program, self.owner),
+                "remove": remove_command(used.program),
+                "environment": dict(used.environment),
+            }
+            for used in self._sweeping
+        ]
+
+    def _use(self, program: str, environment: Mapping[str, str]) -> None:
+        engine = _Engine(program, tuple(sorted(environment.items())))
+        if engine not in self._sweeping:
+            sweep = asyncio.get_running_loop().create_task(self._sweep(engine))
+            self._sweeping[engine] = sweep
 
     def _engine(self, server: str) -> str:
         engine = self._find_engine()
@@ -212,10 +258,10 @@ class Containers:
         found = (shutil.which(engine, path=path) for engine in ([named] if named else _ENGINES))
         return next((engine for engine in found if engine is not None), None)
 
-    async def _sweep(self, engine: str) -> None:
+    async def _sweep(self, engine: _Engine) -> None:
         """Remove containers of dead workers on this machine whose reapers were killed, too."""
         try:
-            removed = await _threads.run(_sweep, engine, client_environment(self._environ))
+            removed = await _threads.run(_sweep, engine.program, dict(engine.environment))
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             _logger.warning("Containers of dead workers can't be listed: %s.", error)
             return
@@ -298,8 +344,21 @@ def remove_command(engine: str, *names: str) -> tuple[str, ...]:
 
 def list_command(engine: str, owner: str = "") -> tuple[str, ...]:
     """Return the command that lists the ids of one owner's containers, or of all owners'."""
-    label = f"label={OWNER_LABEL}={owner}" if owner else f"label={OWNER_LABEL}"
-    return (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", label)
+    return _list_command(engine, f"{OWNER_LABEL}={owner}" if owner else OWNER_LABEL)
+
+
+def _list_command(engine: str, label: str) -> tuple[str, ...]:
+    return (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
+
+
+def _options_of_run(command: Sequence[str]) -> int:
+    """Return where the options of `run` begin in a command of an engine's client, or 0."""
+    if Path(command[0]).name not in _CLIENTS:
+        return 0
+    words = command[1:3]
+    if words[:1] == ("run",):
+        return 2
+    return 3 if words == ("container", "run") else 0
 
 
 def owners_command(engine: str, *containers: str) -> tuple[str, ...]:
@@ -350,6 +409,16 @@ def _sweep(engine: str, environment: Mapping[str, str]) -> int:
     if orphans:
         _run(remove_command(engine, *orphans), environment)
     return len(orphans)
+
+
+def _remove(
+    listing: Sequence[str], removal: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    if not listing:
+        return _run(removal, environment)
+    listed = _run(listing, environment)
+    ids = listed.stdout.split()
+    return _run((*removal, *ids), environment) if ids and not listed.returncode else listed
 
 
 def _run(

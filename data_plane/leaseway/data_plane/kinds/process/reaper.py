@@ -140,7 +140,7 @@ class Reaper:
         self._run_file = _RunFile(self._token)
         self.folders = PrivateFolders(self._token, self._register_folder)
         self.containers = Containers(os.environ, self._token[:8])
-        self._engine = ""
+        self._engines: dict[str, None] = {}  # the lines that register them
         self._groups: set[int] = set()
         self._folders: list[Path] = []
         self._private: Path | None = None
@@ -170,16 +170,17 @@ class Reaper:
         self._groups.add(group)
         self._send_line(f"+{group}\n")
 
-    def register_engine(self) -> None:
-        """Register the container engine, before the first container is run.
+    def register_engines(self) -> None:
+        """Register the container engines in use, before the first container of each is run.
 
         Raises:
             OSError: The reaper process is dead and can't be restarted.
         """
-        cleanup = self.containers.cleanup()
-        if not self._engine and cleanup is not None:
-            self._engine = f"engine {json.dumps(cleanup)}\n"
-            self._send_line(self._engine)
+        for cleanup in self.containers.cleanups():
+            line = f"engine {json.dumps(cleanup)}\n"
+            if line not in self._engines:
+                self._engines[line] = None
+                self._send_line(line)
 
     def release(self, group: int, mark: str) -> None:
         """Release an exited process group; the reaper kills its processes in other groups."""
@@ -233,7 +234,7 @@ class Reaper:
             *(f"remove {folder_of_run(token)}\n" for token in self._run_file.dead_tokens),
             *([f"folder {self._private}\n"] if self._private is not None else ()),
             *(f"cgroup {folder}\n" for folder in self._folders),
-            *([self._engine] if self._engine else ()),
+            *self._engines,
             *(f"+{group}\n" for group in self._groups),
         ]
         assert process.stdin is not None
