@@ -177,7 +177,8 @@ for words in json.loads(sys.argv[1]):
 """
 """Runs `python -m leaseway.server` once for each list of words, as forks of one process."""
 STARTS = [
-    ("wether", "Weather", "Module wether was not found in "),
+    ("wether", "Weather", "among the installed packages. Did you mean weather?"),
+    ("qqqqqqqqqqqqqq", "Weather", "Module qqqqqqqqqqqqqq was not found in "),
     (
         "weather",
         "Wether",

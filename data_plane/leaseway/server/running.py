@@ -15,6 +15,7 @@ import inspect
 import json
 import logging
 import os
+import pkgutil
 import sys
 import threading
 import traceback
@@ -128,9 +129,12 @@ def _class(module: str, name: str) -> type[BaseMCPServer]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
+        known = [found.name for found in pkgutil.iter_modules()]
+        near = difflib.get_close_matches(error.name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
         raise DefinitionError(
             f"Module {module} was not found in {Path.cwd()}, on PYTHONPATH (which 'env' may set) or"
-            " among the installed packages."
+            f" among the installed packages.{hint}"
         ) from None
     classes = {
         key: member

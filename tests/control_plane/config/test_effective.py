@@ -39,6 +39,56 @@ def test_every_value_names_its_layer_file_and_line(tmp_path: Path) -> None:
     assert {value.key for value in found if not value.tenant} == of_tenant.keys()
 
 
+def test_filters_of_all_layers_are_shown_each_with_its_place(tmp_path: Path) -> None:
+    system = "servers:\n  a: {transport: stdio, command: x}\n"
+    domain = "servers:\n  a:\n    tools: {whitelist: [env]}\n    prompts: {blacklist: [p]}\n"
+    filters = [
+        (value.key, value.value["whitelist"], value.value["blacklist"], value.layer, value.line)
+        for value in values(tmp_path, system=system, domain=domain)
+        if value.tenant and value.key in ("tools", "prompts")
+    ]
+    assert filters == [
+        ("tools", ["env"], [], "domain", 4),
+        ("prompts", [], ["p"], "domain", 5),
+    ]
+    own = system.replace("x}", "x,\n      tools: {blacklist: [read]}}")
+    both = [
+        (value.value, value.layer, value.line)
+        for value in values(tmp_path, system=own, domain=domain)
+        if value.tenant and value.key == "tools"
+    ]
+    assert both == [
+        ({"whitelist": [], "blacklist": ["read"]}, "system", 4),
+        ({"whitelist": ["env"], "blacklist": []}, "domain", 4),
+    ]
+
+
+def test_tools_that_a_clients_file_denies_are_shown_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    settings = tmp_path / ".claude" / "settings.local.json"
+    settings.parent.mkdir()
+    settings.write_text(
+        '{"enabledMcpjsonServers": ["a"],\n"permissions": {"deny": [\n"mcp__a__t1"]}}'
+    )
+    sources = parse_sources([f"system={tmp_path / '.mcp.json'}", f"session={settings}"])
+    (denied,) = [
+        value for value in effective_values(load_sources(sources), sources) if value.key == "tools"
+    ]
+    assert (denied.value, denied.layer, denied.line) == (
+        {"whitelist": [], "blacklist": ["t1"]},
+        "session",
+        3,
+    )
+
+
+def test_a_sandbox_is_shown_in_the_words_in_which_it_is_written(tmp_path: Path) -> None:
+    entry = "servers:\n  {}: {{transport: stdio, command: x, sandbox: {}}}\n"
+    for sandbox, level in (("strict", "strict"), ("true", "basic")):
+        found = values(tmp_path, system=entry.format("a", sandbox))
+        (shown,) = [value.value for value in found if value.key == "sandbox"]
+        assert shown == {"enabled": True, "network": False, "writable": [], "level": level}
+
+
 def test_a_hidden_server_shows_who_disabled_it(tmp_path: Path) -> None:
     found = values(
         tmp_path,

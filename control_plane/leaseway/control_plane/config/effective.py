@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.schema import credentials
-from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.schema.issues import Narrowings, ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS, ServerKey
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.keys import keys_at, keys_of
+from leaseway.spec.filters.names import NameFilter
+from leaseway.spec.keys import Choice, keys_at, keys_of
 from leaseway.spec.model import Controls, ServerSpec
 from leaseway.spec.references import Value
 from leaseway.spec.replaced import ITSELF, kept_as, value_at, walk_json
@@ -53,8 +54,8 @@ def effective_values(parsed: ParsedConfig, sources: Sequence[Source]) -> list[Ef
         origins = dict(parsed.origins.get(spec.key, {}))
         if "transform" not in origins and "defaults.transform" in parsed.places:
             origins["transform"] = parsed.places["defaults.transform"]
-        for key, value in _values(spec, origins):
-            at = origins.get(key, START)
+        narrowings = parsed.narrowings.get(spec.key, {})
+        for key, value, at in _values(spec, origins, narrowings):
             layer = layers.get(at.file) or _folder_layer(at, sources)
             values.append(
                 EffectiveValue(
@@ -75,21 +76,37 @@ def _folder_layer(at: Position, sources: Sequence[Source]) -> str:
     return next((source.kind for source in sources if str(source.path) == folder), "native")
 
 
-def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple[str, Any]]:
+def _values(
+    spec: ServerSpec, origins: Mapping[str, Position], narrowings: Narrowings
+) -> Iterator[tuple[str, Any, Position]]:
     if spec.hidden:
-        yield "enabled", False
+        yield "enabled", False, origins.get("enabled", START)
         return
     for key in SERVER_KEYS.values():
-        if key.name not in origins or key.name in _NOT_KEPT:
+        name, above = key.name, narrowings.get(key.name, ())
+        if name in _NOT_KEPT or not (above or name in origins):
             continue
-        value = _field(spec, key)
-        match value:
-            case Mapping():
-                yield from (
-                    (f"{key.name}.{name}", _shown(name, member)) for name, member in value.items()
-                )
-            case _:
-                yield key.name, _shown_of_key(key, value)
+        at = origins.get(name, START)
+        match _field(spec, key):
+            case Mapping() as members:
+                for inner, member in members.items():
+                    path = f"{name}.{inner}"
+                    yield path, _shown(inner, member), origins.get(path, START)
+            case NameFilter() as rules:
+                places = [at] if rules.whitelist or rules.blacklist else []
+                for each, place in zip(_links(rules), (*places, *above), strict=False):
+                    yield name, _shown(name, each), place
+            case value:
+                yield name, _shown_of_key(key, value), at
+
+
+def _links(rules: NameFilter) -> Iterator[NameFilter]:
+    """Yield a filter and those that narrow it, the lowest first, each without the others."""
+    link: NameFilter | None = rules
+    while link is not None:
+        if link.whitelist or link.blacklist:
+            yield replace(link, also=None)
+        link = link.also
 
 
 def _field(spec: ServerSpec, key: ServerKey) -> Any:
@@ -138,6 +155,8 @@ def _members(settings: Any) -> Iterator[tuple[str, Any]]:
         name = written.name or member.name if written else member.name
         if value in (None, ""):
             continue
+        if written is not None and isinstance(written.shape, Choice) and isinstance(value, bool):
+            value = written.shape.words[value]  # the second of two words is kept as true
         is_secret = written is not None and written.secret and isinstance(value, Value)
         yield name, _masked(name, value, is_secret=True) if is_secret else _shown(name, value)
 

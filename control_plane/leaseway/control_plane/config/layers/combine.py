@@ -32,6 +32,7 @@ from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
     IssueLog,
     IssueReason,
+    Narrowings,
     ParsedConfig,
     Where,
     quoted,
@@ -217,6 +218,7 @@ class _Combination:
     specs: dict[VariantKey, ServerSpec] = field(default_factory=dict)
     refused: set[VariantKey] = field(default_factory=set)
     origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
+    narrowings: dict[VariantKey, Narrowings] = field(default_factory=dict)
     servers: Set[str] = frozenset()
     hints: dict[tuple[str, frozenset[str]], str] = field(default_factory=dict)
 
@@ -232,6 +234,7 @@ class _Combination:
             places=log.places,
             refused=frozenset(self.refused),
             origins=self.origins,
+            narrowings=self.narrowings,
             followed=log.followed,
             declared=frozenset(
                 {f"servers.{name}" for name in self.servers}
@@ -321,8 +324,9 @@ class _Combination:
         if entry.name in domain.failed:
             log.failed.add(entry.name)
         spec = self._read(replace(declared, entry=over), sessions, log, key)
-        spec = _narrowed(spec, domain, entry, narrowing, log)
-        spec = _without_denied(spec, domain, log) if domain.denies else spec
+        narrowings = self.narrowings[key]
+        spec = _narrowed(spec, domain, entry, narrowing, log, narrowings)
+        spec = _without_denied(spec, domain, log, narrowings) if domain.denies else spec
         for issue in self._newly_enabled_tools(domain, entry, spec):
             log.add(issue)
         confined = confined_files(entry, declared.entry, domain.tenant, self.tenants)
@@ -380,9 +384,10 @@ class _Combination:
             for path, at in log.places.items()
             if path.startswith(prefix)
         }
+        narrowings = self.narrowings[key] = {}
         for layer in self.denying:
             if layer is not declared.by:  # there it is part of the entry already
-                spec = _without_denied(spec, layer, log)
+                spec = _without_denied(spec, layer, log, narrowings)
         return spec if spec is None or spec.key == key else replace(spec, key=key)
 
     def _report_undeclared(
@@ -516,6 +521,7 @@ def _narrowed(
     entry: TableEntry,
     names: Collection[str],
     log: IssueLog,
+    narrowings: Narrowings,
 ) -> ServerSpec | None:
     """Return a spec with a domain's filters on top of its own."""
     place = replace(domain.where(log), server_id=entry.name).child(entry)
@@ -524,13 +530,23 @@ def _narrowed(
             continue
         rules = SERVER_KEYS[member.name].read(member.value, place.child(member))
         if spec is not None and isinstance(rules, NameFilter):
-            below: NameFilter = getattr(spec, member.name)
-            spec = replace(spec, **{member.name: below.narrowed(rules)})  # type: ignore[arg-type]
+            spec = _with_filter(spec, member.name, rules, member.at, narrowings)
     return spec
 
 
+def _with_filter(
+    spec: ServerSpec, name: str, rules: NameFilter, at: Position, narrowings: Narrowings
+) -> ServerSpec:
+    below: NameFilter = getattr(spec, name)
+    narrowed = below.narrowed(rules)
+    if narrowed == below:
+        return spec
+    narrowings[name] = (*narrowings.get(name, ()), at)
+    return replace(spec, **{name: narrowed})  # type: ignore[arg-type]
+
+
 def _without_denied(
-    spec: ServerSpec | None, layer: LayerDocument, log: IssueLog
+    spec: ServerSpec | None, layer: LayerDocument, log: IssueLog, narrowings: Narrowings
 ) -> ServerSpec | None:
     """Return a spec without what a layer's file denies by full names; None if that is all of it."""
     if spec is None:
@@ -546,4 +562,5 @@ def _without_denied(
         log.add(layer.error("permissions", asked.at, message, reason=reason, server=server_id))
         return None
     denied = NameFilter(blacklist=tuple(str(pattern.value) for pattern in patterns))
-    return replace(spec, tools=spec.tools.narrowed(denied))
+    at = patterns[0].at if patterns else layer.document.at
+    return _with_filter(spec, "tools", denied, at, narrowings)

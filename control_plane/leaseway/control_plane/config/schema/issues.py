@@ -131,6 +131,10 @@ def problems_of(issues: Iterable[ConfigIssue]) -> list[Problem]:
     return problems
 
 
+Narrowings = dict[str, tuple[Position, ...]]
+"""Positions of the filters that narrow the one below each, from the lowest on, by their key."""
+
+
 @dataclass(frozen=True)
 class ParsedConfig:
     """A parsed configuration: one file, or several in layers.
@@ -145,6 +149,7 @@ class ParsedConfig:
         refused: Tenants' variants whose overrides have an error. They stay unchanged; the tenant
             never gets the common variant instead.
         origins: Position of each value of a variant, by its path below the server.
+        narrowings: Likewise of its filters that narrow those of a lower layer.
         followed: Other files that the configuration depends on, as they were read; a change of
             one reloads it.
         declared: The servers and tenants that it names, enabled or not: `servers.ID`,
@@ -158,6 +163,9 @@ class ParsedConfig:
     places: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
     refused: frozenset[VariantKey] = frozenset()
     origins: Mapping[VariantKey, Mapping[str, Position]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    narrowings: Mapping[VariantKey, Narrowings] = field(
         default_factory=dict, compare=False, repr=False
     )
     followed: Mapping[Path, FileStamp] = field(default_factory=dict, compare=False)
