@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.control_plane.core.builders import START, at, coordinator, hello, load, spec
+from tests.control_plane.core.builders import START, at, coordinator, hello, lease, load, spec
 from tests.specs import changed
 
 from leaseway.control_plane.core.moment import Moment
@@ -56,6 +56,17 @@ def test_a_rejected_reload_does_not_change_the_next_comparison() -> None:
     assert recorder.reload.reason == "BAD_YAML"
     recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [], 3.0)
     assert recorder.reload.message == "mcp.yaml: nothing changed."
+
+
+def test_leases_lost_with_their_worker_are_recorded_but_not_all_of_a_fleet() -> None:
+    recorder = EventRecorder()
+    recorder.record_lost_leases([lease(f"L{number}", "w1") for number in range(1_000)], START)
+    events = recorder.history.after(0)
+    assert [event.lease_id for event in events] == [f"L{number}" for number in range(500, 1_000)]
+    last, key = events[-1], lease("L999", "w1").key
+    assert (last.kind, last.action, last.worker_id) == ("lease", "lost", "w1")
+    assert (last.tenant, last.session, last.server_id) == key
+    assert "Lease L999 was lost with worker 'w1'" in last.message
 
 
 def test_a_workers_life_is_recorded() -> None:

@@ -16,6 +16,8 @@ from leaseway.control_plane.core.catalog.exposure import pluralize
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.lease_ends import lost_with_worker
+from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.spec.canonical import plain_fields
@@ -23,6 +25,9 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, EventSeverity, History
 from leaseway.wire.messages.states import WorkerState
 from leaseway.wire.sharing.newest import Newest
+
+_MAX_LOST: Final = 500
+"""Leases lost at once that are recorded, so that they displace few other events."""
 
 _MAX_RUNS: Final = 1_000
 """Limit of worker runs whose last recorded event number is remembered."""
@@ -152,6 +157,28 @@ class EventRecorder:
                 last = event.number
                 self.record(replace(event, worker_id=worker_id))
         self._last_recorded[incarnation] = last
+
+    def record_lost_leases(self, lost: Sequence[HeldLease], now: Moment) -> None:
+        """Record that leases were lost with their workers, which report nothing more.
+
+        Of more than 500 at once, such as after the loss of many workers, the last ones are.
+        """
+        for lease in lost[-_MAX_LOST:]:
+            end = lost_with_worker(lease)
+            self.record(
+                EventRecord(
+                    kind="lease",
+                    action=end.how,
+                    message=end.message,
+                    at=now.unix,
+                    severity="warning",
+                    server_id=end.server_id,
+                    tenant=end.tenant,
+                    worker_id=lease.worker_id,
+                    lease_id=end.lease_id,
+                    session=end.session,
+                )
+            )
 
     def observe(self, state: Coordinator, now: Moment) -> None:
         """Record what has changed since the last call."""

@@ -168,6 +168,7 @@ class Plane:
             placements = self.state.placements
             lost, unreported = placements.pop_lost(), placements.pop_unreported()
             if lost or unreported:
+                self.events.record_lost_leases(lost, self.clock())
                 self.record_ends(map(lost_with_worker, lost))
                 self.record_ends(map(lost_unreported, unreported))
             serve_queue(self.state, self.clock())

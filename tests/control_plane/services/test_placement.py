@@ -253,6 +253,8 @@ async def test_a_new_client_is_told_once_that_the_sessions_worker_is_lost(
     fault = await fault_of(running.placement.Place(request, timeout=BOUND))
     assert fault.reason is Reason.LEASE_LOST
     assert "was lost with worker 'w1'" in fault.message
+    recorded = running.plane.events.history.after(0)
+    assert [event.message for event in recorded if event.action == "lost"][-1] in fault.message
     again = await fault_of(running.placement.Place(request, timeout=1))
     assert again.reason is not Reason.LEASE_LOST
 

@@ -36,6 +36,25 @@ def test_handle_tools_are_listed_if_any_server_is_leased(
     assert sorted(tool["name"] for tool in page["tools"]) == listed
 
 
+@pytest.mark.parametrize(
+    ("rules", "has_session", "is_listed"),
+    [
+        (("principal",), True, False),
+        (("principal",), False, False),
+        (("handle", "principal"), True, True),
+        (("argument",), True, True),
+        (("argument", "mcp-session"), True, False),
+        (("argument", "mcp-session"), False, True),
+    ],
+)
+def test_handle_tools_are_listed_if_a_call_can_have_a_handle(
+    rules: tuple[str, ...], has_session: bool, is_listed: bool
+) -> None:
+    tools = tool_listing([make_tool("zoom", shared=False, sessions_from=rules)])
+    page = json.loads(OFFER.add_tools(tools, "", tools, has_session).page(None, modern=True))
+    assert ("lease_acquire" in {tool["name"] for tool in page["tools"]}) == is_listed
+
+
 def test_a_servers_own_tool_of_the_same_name_takes_precedence() -> None:
     own = tool_listing([make_tool("lease_acquire", shared=False, description="Rents a flat.")])
     page = json.loads(OFFER.add_tools(own, "", own, False).page(None, modern=True))

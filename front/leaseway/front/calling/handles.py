@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.front.calling.conversations import ARGUMENT, Carried, SessionOptions, is_offered
+from leaseway.front.calling.conversations import (
+    ARGUMENT,
+    HANDLE,
+    Carried,
+    SessionOptions,
+    is_offered,
+)
 from leaseway.front.calling.session_argument import (
     META_KEY,
     has_argument,
@@ -59,6 +65,8 @@ UNKNOWN_SESSION: Final = (
 )
 
 _MAX_CACHED: Final = 256
+_HANDLES: Final = frozenset((ARGUMENT, HANDLE))
+"""The rules by which a call says its session by a handle."""
 
 _SERVER: Final = {
     "type": "string",
@@ -144,6 +152,11 @@ class SessionOffer:
         """Return whether a tool is offered to a client whose protocol has sessions, or has none."""
         return not tool.shared and is_offered(self._options.rules_of(tool), has_session)
 
+    def takes_handles(self, tool: Tool, has_session: bool) -> bool:
+        """Return whether a tool is offered to such a client and can be called with a handle."""
+        rules = self._options.rules_of(tool)
+        return self.shows(tool, has_session) and not _HANDLES.isdisjoint(rules)
+
     def may_carry(self, arguments: bytes) -> bool:
         """Return whether the arguments of a call may contain the one for the session."""
         if ESCAPE in arguments:  # so has most text of several lines
@@ -157,7 +170,7 @@ class SessionOffer:
         shown: PagedListing[Any],
         has_session: bool,
     ) -> PagedListing[Any]:
-        """Return the shown tools plus the handle tools, if any tool is offered to the client.
+        """Return the shown tools plus the handle tools, if the client can call any with a handle.
 
         A server's own tool of the same name takes precedence.
 
@@ -243,7 +256,8 @@ class _Offered:
         self.shown: tuple[PagedListing[Any], PagedListing[Any]] | None = None
         self._offer = offer
         self._has_session = has_session
-        self.has_any = any(offer.shows(tool, has_session) for tool in listing.items.values())
+        tools = listing.items.values()
+        self.has_any = any(offer.takes_handles(tool, has_session) for tool in tools)
         self._tools: dict[str, OfferedTool | None] = {}
 
     def of_tool(self, tool: Tool) -> OfferedTool | None:
