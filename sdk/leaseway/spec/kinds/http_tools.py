@@ -132,7 +132,7 @@ class HttpParameter:
         Key(
             Choice(STYLES),
             "How a list or object is written: `a=1&a=2`, `a=1,2`, with spaces or pipes between,"
-            " each member as a pair of its own, `a[b]=1`, JSON; in paths also `.a.b` or `;id=a,b`;"
+            " each member as a pair of its own, `a[b]=1`, JSON; in paths also `.a,b` or `;id=a,b`;"
             " in a query also the value without a name.",
         ),
     )

@@ -123,6 +123,8 @@ def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp.yaml"
+    missing = run("diff", str(path))
+    assert (missing.exit_code, "There is no file" in missing.stderr) == (1, True)
     path.write_text("{")
     broken = run("diff", str(path))
     assert broken.exit_code == 1

@@ -76,12 +76,16 @@ def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connec
     """Compare a configuration with the running system.
 
     Prints what would change if the system loaded PATH (several are layers, as for --config). Exit
-    status: 0 no change, 2 changes, 3 the system is unreachable, 1 the configuration has errors:
-    servers with an error would stay as they are.
+    status: 0 no change, 2 changes, 3 the system is unreachable, 1 the configuration is missing or
+    has errors: servers with an error would stay as they are.
     """
     from leaseway.control_plane.config.loading import load_sources
 
-    parsed = load_sources(existing_sources(config, prefix))
+    try:
+        sources = existing_sources(config, prefix)
+    except click.UsageError as error:  # whose status here means that something would change
+        raise CliFailure(error.message, FAILED) from None
+    parsed = load_sources(sources)
     errors = [issue for issue in parsed.issues if issue.severity == "error"]
     print_issues(errors, err=True)
     if parsed.broken:
