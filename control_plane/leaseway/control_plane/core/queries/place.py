@@ -152,15 +152,16 @@ def _holder_disconnected(
         return None
     for worker_id in holders:
         record = state.workers.get(worker_id)
-        if record is None or worker_id in excluded:
+        if record is None or worker_id in excluded or record.connected or record.draining:
             continue
+        # Also if its time is over: the session is told of its lease once the worker is removed.
         remaining = _time_to_rejoin(record, now)
-        if remaining > 0:
-            message = (
-                f"Worker '{worker_id}', which holds this session's lease, is disconnected. It"
-                f" counts as lost in {remaining:.1f} s unless it reconnects. Try again."
-            )
-            return Denial(Reason.SYNCING, message, min(remaining, _RECONNECT_RETRY))
+        message = (
+            f"Worker '{worker_id}', which holds this session's lease, is disconnected. It"
+            f" counts as lost in {remaining:.1f} s unless it reconnects. Try again."
+        )
+        delay = min(max(remaining, _ENDING_RETRY), _RECONNECT_RETRY)
+        return Denial(Reason.SYNCING, message, delay)
     return None
 
 
