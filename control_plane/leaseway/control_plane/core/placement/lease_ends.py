@@ -127,7 +127,7 @@ class EndNotices:
             is_unheard = client and told is not None and told.client == client
             return told.end if told is not None and is_unheard and self.last_told(key) else None
         end, _ = entry
-        is_known = (key, end.lease_id) in self._known or (client and end.clients == {client})
+        is_known = (key, end.lease_id) in self._known or end.clients == {client}
         self._count_as_told(end, now, "" if is_known else client)
         return None if is_known else end
 
