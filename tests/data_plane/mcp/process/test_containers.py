@@ -26,7 +26,7 @@ from leaseway.data_plane.kinds.process.containers import (
     remove_command,
     run_command,
 )
-from leaseway.data_plane.mcp.failures import describe_container
+from leaseway.data_plane.mcp.failures import ENGINE_STATUS, describe_container
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.container import image_fault
 from leaseway.spec.kinds.table import server_spec
@@ -161,6 +161,24 @@ async def test_a_container_whose_engine_is_busy_is_removed_later(
     async with asyncio.timeout(BOUND):
         await retrying
     assert tries.read_text() == "x\n" * 3
+
+
+async def test_a_container_that_an_engine_could_not_run_is_removed_by_one_quiet_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = tmp_path / "tries"
+    away = f"echo x >> {tries}; echo 'Cannot connect to the daemon' >&2; exit 1"
+    container = Container(
+        name="leaseway-x-1",
+        image="image:1",
+        command=(),
+        environment={"PATH": os.environ["PATH"]},
+        removal=("sh", "-c", away),
+        removals=Removals(interval=0.01),
+    )
+    await container.remove(ENGINE_STATUS)
+    assert (tries.read_text(), caplog.records) == ("x\n", [])
+    assert container.removals._retrying is None
 
 
 _ENGINE = """#!/bin/sh

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.failures import not_started
+from leaseway.data_plane.mcp.failures import ENGINE_STATUS, not_started
 from leaseway.spec.kinds.confinement import Limits, Sandbox
 from leaseway.spec.kinds.container import ContainerPart, image_fault
 from leaseway.spec.model import ServerSpec
@@ -84,9 +84,17 @@ class Container:
     removals: Removals
     listing: tuple[str, ...] = ()
 
-    async def remove(self) -> None:
-        """Remove the container if it still exists, now or later."""
-        await self.removals.remove(self)
+    async def remove(self, status: int | None = None) -> None:
+        """Remove the container if it still exists, now or later.
+
+        Args:
+            status: How its client has exited, if it has. If the engine could not run the container,
+                one try is enough: an engine that is away has made none.
+        """
+        if status == ENGINE_STATUS:
+            await self.try_removal()
+        else:
+            await self.removals.remove(self)
 
     async def try_removal(self) -> str:
         """Remove the container if it still exists; return why that failed, or an empty text."""

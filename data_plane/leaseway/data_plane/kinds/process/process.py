@@ -174,7 +174,7 @@ class ServerProcess:
     async def _reap(self) -> None:
         await self._wait_exited(_REAP_TIMEOUT)
         if self._launch.container is not None:
-            await self._launch.container.remove()
+            await self._launch.container.remove(self._popen.poll())
         if self._popen.poll() is None:
             self._log_survivor()
         else:
